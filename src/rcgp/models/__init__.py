@@ -1,0 +1,6 @@
+"""Models: modules that own hyperparameters, and the only place where GPyTorch objects are called."""
+
+from rcgp.models.exact import RCGP, TrainingTerms
+from rcgp.models.influence import posterior_influence
+
+__all__ = ["RCGP", "TrainingTerms", "posterior_influence"]

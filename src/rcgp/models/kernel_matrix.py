@@ -1,0 +1,67 @@
+"""The edge between GPyTorch's kernels and plain tensors: kernel matrices, with an economical gradient.
+
+Differentiating an n x n kernel matrix with autograd keeps several more n x n matrices and passes over each of them. For
+a stationary kernel every entry depends on its own pair of points only, so the gradient can be taken block by block,
+recomputing the kernel in each: nothing of size n x n is kept, the blocks stay in cache, and symmetry halves the work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpytorch
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = ["kernel_matrix"]
+
+# Rows of a block. Below two blocks there is nothing to gain.
+_BLOCK = 256
+
+
+def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:
+    """The kernel matrix of n points as a plain tensor, differentiable in the kernel's parameters.
+
+    Args:
+        kernel: a GPyTorch kernel.
+        X: ``n x d`` inputs.
+
+    Returns:
+        ``n x n`` matrix. Cost O(n²) kernel values, and for the gradient of a stationary kernel half of them again.
+    """
+    parameters = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
+    if torch.is_grad_enabled() and parameters and kernel.is_stationary and X.shape[0] > 2 * _BLOCK:
+        K: Tensor = _BlockwiseKernelMatrix.apply(kernel, X, *parameters)  # type: ignore[no-untyped-call]
+    else:
+        K = kernel(X).to_dense()
+    return K
+
+
+class _BlockwiseKernelMatrix(torch.autograd.Function):
+    """(X, parameters) ↦ K for a stationary kernel; the gradient is taken in blocks of the lower triangle."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: gpytorch.kernels.Kernel, X: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.kernel = kernel
+        ctx.save_for_backward(X, *parameters)
+        K: Tensor = kernel(X).to_dense()
+        return K
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_K: Tensor) -> tuple[Tensor | None, ...]:
+        X, *parameters = ctx.saved_tensors
+        totals = [torch.zeros_like(parameter) for parameter in parameters]
+        n = X.shape[0]
+        for start in range(0, n, _BLOCK):
+            end = min(start + _BLOCK, n)
+            # Entries left of the diagonal block stand for their mirror images too.
+            grad_block = grad_K[start:end, :end].clone()
+            grad_block[:, :start] += grad_K[:start, start:end].mT
+            with torch.enable_grad():
+                block = ctx.kernel(X[start:end], X[:end]).to_dense()
+            gradients = torch.autograd.grad(block, parameters, grad_block, allow_unused=True, materialize_grads=True)
+            for total, gradient in zip(totals, gradients, strict=True):
+                total += gradient
+        return None, None, *totals

@@ -1,0 +1,144 @@
+"""Prior means: named ones fitted once to the data and then fixed, callables, and GPyTorch means that are trained.
+
+The weights are centred on the prior mean, so its choice matters more here than in an ordinary GP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import gpytorch
+import torch
+from torch import Tensor
+
+__all__ = ["CallableMean", "MeanLike", "PolynomialMean", "build_mean"]
+
+MeanLike: TypeAlias = str | Callable[[Tensor], Tensor] | gpytorch.means.Mean
+
+#: Residuals beyond this many robust standard deviations count linearly: Huber's choice, 95 % efficient.
+_HUBER = 1.345
+
+
+def build_mean(mean: MeanLike, X: Tensor, y: Tensor) -> gpytorch.means.Mean:
+    """The prior mean module that ``RCGP(mean=...)`` asks for.
+
+    Args:
+        mean: ``"zero"``, ``"constant"`` (sample mean), ``"median"``, ``"linear"``, ``"quadratic"`` (least squares),
+            ``"robust_linear"`` (Huber), a callable from ``... x n x d`` inputs to ``... x n``, or a GPyTorch mean.
+        X: ``n x d`` training inputs.
+        y: ``n`` observations.
+    """
+    if isinstance(mean, gpytorch.means.Mean):
+        return mean
+    if callable(mean):
+        return CallableMean(mean, X)
+    if mean == "zero":
+        return PolynomialMean(0, X, lambda features: y.new_zeros(1))
+    if mean == "constant":
+        return PolynomialMean(0, X, lambda features: (y / y.shape[0]).sum().reshape(1))
+    if mean == "median":
+        return PolynomialMean(0, X, lambda features: y.quantile(0.5).reshape(1))
+    if mean == "linear":
+        return PolynomialMean(1, X, lambda features: _least_squares(features, y))
+    if mean == "quadratic":
+        return PolynomialMean(2, X, lambda features: _least_squares(features, y))
+    if mean == "robust_linear":
+        return PolynomialMean(1, X, lambda features: _huber(features, y))
+    raise ValueError(
+        "mean must be 'zero', 'constant', 'median', 'linear', 'quadratic', 'robust_linear', a callable or a GPyTorch "
+        f"Mean, got {mean!r}"
+    )
+
+
+class PolynomialMean(gpytorch.means.Mean):  # type: ignore[misc]
+    """A polynomial of degree 0, 1 or 2 (cross terms included) with fixed coefficients.
+
+    Inputs are centred and scaled first, so that the fit does not depend on their units. With fewer rows than
+    coefficients, or columns that depend on each other, the fit of smallest norm is taken.
+
+    Args:
+        degree: 0, 1 or 2.
+        X: ``n x d`` training inputs.
+        fit: gives the ``p`` coefficients for the ``n x p`` features.
+    """
+
+    centre: Tensor
+    scale: Tensor
+    coefficients: Tensor
+
+    def __init__(self, degree: int, X: Tensor, fit: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.degree = degree
+        spread = X.std(dim=0, correction=0)
+        self.register_buffer("centre", X.mean(dim=0))
+        self.register_buffer("scale", torch.where(spread > 0, spread, torch.ones_like(spread)))
+        self.register_buffer("coefficients", fit(self.features(X)))
+
+    def features(self, x: Tensor) -> Tensor:
+        """``... x n x p`` monomials of the scaled inputs."""
+        columns = [torch.ones_like(x[..., :1])]
+        if self.degree >= 1:
+            u = (x - self.centre) / self.scale
+            columns.append(u)
+            if self.degree == 2:
+                first, second = torch.triu_indices(u.shape[-1], u.shape[-1], device=u.device)
+                columns.append(u[..., first] * u[..., second])
+        return torch.cat(columns, dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.features(x) @ self.coefficients
+
+
+class CallableMean(gpytorch.means.Mean):  # type: ignore[misc]
+    """A user's function as a fixed prior mean. Parameters that it may have are not trained."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], X: Tensor) -> None:
+        super().__init__()
+        # In a tuple, so that a torch module given as a function is not registered and trained.
+        self._function = (function,)
+        self._dtype = X.dtype
+        value = self(X)
+        bad = ~value.isfinite()
+        if bool(bad.any()):
+            raise ValueError(
+                f"mean gives {float(value[bad][0])} in row {int(bad.nonzero()[0])} of train_X; it must be finite"
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = self._function[0](x.to(self._dtype))
+        if not isinstance(value, Tensor) or value.shape != x.shape[:-1]:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"mean must give a tensor of shape {tuple(x.shape[:-1])} for inputs {tuple(x.shape)}, got {got}"
+            )
+        return value.to(x)
+
+
+def _least_squares(features: Tensor, y: Tensor) -> Tensor:
+    """Coefficients of smallest norm among those of least squares (by pivoted QR). Cost O(np²)."""
+    # The pivoted QR of gelsy copes with dependent columns; it exists on the CPU only.
+    fit = torch.linalg.lstsq(features.cpu(), y.cpu().unsqueeze(-1), driver="gelsy")
+    coefficients: Tensor = fit.solution.squeeze(-1)
+    return coefficients.to(y)
+
+
+def _huber(features: Tensor, y: Tensor, iterations: int = 100) -> Tensor:
+    """Huber's M-estimate by iteratively re-weighted least squares, with the scale from the median absolute residual.
+
+    It starts from the median, which outliers do not move, and not from least squares, which they do.
+    """
+    coefficients = y.new_zeros(features.shape[-1])
+    coefficients[0] = y.quantile(0.5)
+    for _ in range(iterations):
+        residual = y - features @ coefficients
+        scale = residual.abs().quantile(0.5) / 0.6745
+        if scale == 0:  # more than half of the points lie exactly on the line
+            break
+        root_weight = (_HUBER * scale / residual.abs().clamp_min(_HUBER * scale)).sqrt()
+        updated = _least_squares(root_weight.unsqueeze(-1) * features, root_weight * y)
+        change = (features @ (updated - coefficients)).abs().amax()
+        coefficients = updated
+        if change <= 1e-10 * scale:
+            break
+    return coefficients

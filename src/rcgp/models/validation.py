@@ -1,0 +1,86 @@
+"""Checks at the public edge: shapes, types and finiteness, with errors that say what is wrong, where, and what to do.
+
+Behind this edge nothing is checked again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_finite", "check_test_inputs", "check_training_data"]
+
+
+def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
+    """Training data as detached copies of one floating type, or a ValueError that names the argument and the row.
+
+    Integers become float64; of two floating types the wider is taken.
+
+    Args:
+        train_X: ``n x d`` inputs, n and d at least 1.
+        train_y: ``n`` observations.
+    """
+    X, y = _as_real_tensor(train_X, "train_X"), _as_real_tensor(train_y, "train_y")
+    if X.ndim != 2:
+        hint = "; for a single feature use train_X.unsqueeze(-1)" if X.ndim == 1 else ""
+        raise ValueError(f"train_X must have shape n x d, got {tuple(X.shape)}{hint}")
+    if y.ndim != 1:
+        hint = "; use train_y.squeeze(-1)" if y.ndim == 2 and y.shape[-1] == 1 else ""
+        raise ValueError(f"train_y must have shape n, got {tuple(y.shape)}{hint}")
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise ValueError(
+            f"train_X is empty: it has {X.shape[0]} rows and {X.shape[1]} columns, at least one of each is needed"
+        )
+    if X.shape[0] != y.shape[0]:
+        raise ValueError(f"train_X and train_y must have the same number of rows, got {X.shape[0]} and {y.shape[0]}")
+    if X.device != y.device:
+        raise ValueError(f"train_X and train_y must be on the same device, got {X.device} and {y.device}")
+    check_finite(X, "train_X")
+    check_finite(y, "train_y")
+    dtype = torch.promote_types(X.dtype, y.dtype)
+    # Copies, so that the model does not change when the caller's tensors do.
+    return X.to(dtype).clone(memory_format=torch.contiguous_format), y.to(dtype).clone(
+        memory_format=torch.contiguous_format
+    )
+
+
+def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
+    """Test inputs ``... x q x d`` in the type of the training inputs, or a ValueError; gradients pass through."""
+    X = _as_real_tensor(test_X, "test_X")
+    d = train_X.shape[-1]
+    if X.ndim < 2 or X.shape[-1] != d:
+        raise ValueError(f"test_X must have shape ... x q x {d} like the training inputs, got {tuple(X.shape)}")
+    if X.numel() == 0:
+        raise ValueError(f"test_X is empty: its shape is {tuple(X.shape)}")
+    if X.device != train_X.device:
+        raise ValueError(f"test_X is on {X.device} but the model on {train_X.device}; move one of them with .to(...)")
+    check_finite(X, "test_X")
+    return X.to(train_X.dtype)
+
+
+def check_finite(values: Tensor, name: str) -> None:
+    """Raise a ValueError that names the argument and the first row (and column) that is NaN or infinite."""
+    bad = ~values.isfinite()
+    if not bool(bad.any()):
+        return
+    *_, row, column = (0, 0, *bad.nonzero()[0].tolist()) if values.ndim == 1 else bad.nonzero()[0].tolist()
+    where = f"row {column}" if values.ndim == 1 else f"row {row}, column {column}"
+    value = float(values[bad][0])
+    bad_rows = int((bad if values.ndim == 1 else bad.any(dim=-1)).sum())
+    raise ValueError(f"{name} contains {value} in {where} ({bad_rows} bad rows in all); drop or impute such rows")
+
+
+def _as_real_tensor(values: Any, name: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} cannot be read as a tensor of numbers: {error}") from error
+    if tensor.is_complex():
+        raise ValueError(f"{name} must be real, got {tensor.dtype}")
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{name} must be dense, got layout {tensor.layout}; use .to_dense()")
+    if not tensor.is_floating_point():
+        return tensor.double()
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

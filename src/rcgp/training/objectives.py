@@ -1,0 +1,65 @@
+"""Objectives: functions from a model to a scalar that a fit maximises, differentiable in the hyperparameters.
+
+Each adds the log density of every prior registered on a GPyTorch module of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from rcgp.core import evidence, loo
+from rcgp.models import RCGP
+
+__all__ = ["OBJECTIVES", "Objective", "leave_one_out", "log_prior", "marginal", "pseudo_marginal"]
+
+Objective = Callable[[RCGP], Tensor]
+
+
+def leave_one_out(model: RCGP) -> Tensor:
+    """Σ_i log p(y_i | all other observations), the paper's objective: log N(e_i; μ_i, v_i + σ²). Cost O(n³).
+
+    Well posed for every weight. It is not itself robust: an observation far out is scored like all others.
+    """
+    terms = model.training_terms()
+    mean, variance = loo.leave_one_out(terms.K, terms.pseudo)
+    return loo.log_density(terms.residual - mean, variance + terms.noise).sum() + log_prior(model)
+
+
+def marginal(model: RCGP) -> Tensor:
+    """log p(y), the ordinary log marginal likelihood, where the weight does not depend on y. Cost O(n³).
+
+    Raises:
+        ValueError: for a weight that depends on y, for which there is no likelihood.
+    """
+    if not model.weight.constant_in_y:
+        raise ValueError(
+            f"the marginal likelihood needs a weight that does not depend on y, such as Constant(), not "
+            f"{type(model.weight).__name__}; use the objective 'loo'"
+        )
+    terms = model.training_terms()
+    return evidence.log_marginal(terms.K, terms.pseudo) + log_prior(model)
+
+
+def pseudo_marginal(model: RCGP) -> Tensor:
+    """log ∫ p(f) exp(−n L(f)) df, the appendix's pseudo marginal likelihood. Cost O(n³).
+
+    Offered for study, ill-posed as an objective: exp(−n L) is not a density over y and its missing normaliser depends
+    on σ² and c, so that a fit drifts to implausible hyperparameters (the noise variance above all). Use 'loo' instead.
+    """
+    terms = model.training_terms()
+    value = evidence.log_pseudo_marginal(terms.K, terms.pseudo, terms.weight, terms.slope, terms.noise)
+    return value + log_prior(model)
+
+
+def log_prior(model: RCGP) -> Tensor:
+    """Sum of the log densities of all priors registered on the model and its modules, zero where there are none."""
+    total = model.train_y.new_zeros(())
+    for _, module, prior, closure, _ in model.named_priors():
+        total = total + prior.log_prob(closure(module)).sum()
+    return total
+
+
+#: The names that ``fit(objective=...)`` knows.
+OBJECTIVES: dict[str, Objective] = {"loo": leave_one_out, "marginal": marginal, "pseudo_marginal": pseudo_marginal}
