@@ -94,7 +94,8 @@ class WeightFunction(nn.Module):
 
         As in the paper, quantities computed from all residuals together (a threshold c) are held fixed.
         """
-        keep_graph = torch.is_grad_enabled()
+        sources = (residual, inputs, noise, *self.parameters())
+        keep_graph = torch.is_grad_enabled() and any(source.requires_grad for source in sources)
         with torch.enable_grad():
             e = residual if residual.requires_grad else residual.detach().requires_grad_(True)
             w = self(e, inputs, noise)
@@ -206,8 +207,8 @@ class _Thresholded(WeightFunction):
         return clone
 
     def _scaled(self, residual: Tensor, c: Tensor) -> Tensor:
-        """u = e / c, bounded so that no power of it overflows: beyond the bound the weight is negligible anyway."""
-        bound = 2.0 * c.detach() / smallest_weight(residual.dtype)
+        """u = e / c, bounded so that it cannot overflow: beyond the bound the weight is negligible by far."""
+        bound = c.detach() / torch.finfo(residual.dtype).tiny ** 0.9
         return torch.maximum(torch.minimum(residual, bound), -bound) / c
 
 

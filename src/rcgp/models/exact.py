@@ -25,6 +25,10 @@ from rcgp.weights import InverseMultiquadric, WeightFunction
 
 __all__ = ["RCGP", "TrainingTerms"]
 
+# Data without noise, or without any variation, would drive a fitted σ² to zero; it stops at this share of the squared
+# spread of the data, or of the starting value if that is smaller.
+_NOISE_FLOOR = 1e-12
+
 
 @dataclass(frozen=True)
 class TrainingTerms:
@@ -112,9 +116,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         self.kernel = _default_kernel(X, spread) if kernel is None else kernel
         self.weight = InverseMultiquadric() if weight is None else weight
         self.register_parameter("raw_noise", torch.nn.Parameter(y.new_zeros(())))
-        self.register_constraint("raw_noise", _positive())
+        start = 0.1 * spread**2 if noise is None else noise
+        self.register_constraint("raw_noise", _above(_NOISE_FLOOR * min(spread**2, start)))
         self.to(X)
-        self.noise = 0.1 * spread**2 if noise is None else noise
+        self.noise = start
         self.weight.initialise(residual)
         self._process: tuple[list[Tensor], PosteriorProcess] | None = None
 
@@ -126,7 +131,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
 
     @noise.setter
     def noise(self, value: float | Tensor) -> None:
-        value = torch.as_tensor(value).to(self.raw_noise)
+        value = torch.as_tensor(value, dtype=self.raw_noise.dtype, device=self.raw_noise.device)
         self.initialize(raw_noise=self.raw_noise_constraint.inverse_transform(value))
 
     def residual(self) -> Tensor:
@@ -241,17 +246,21 @@ def _robust_spread(residual: Tensor) -> float:
     return spread or float(size.mean()) or 1.0
 
 
-def _positive() -> gpytorch.constraints.Positive:
-    """Positive by the exponential map, which makes a fit independent of units."""
-    return gpytorch.constraints.Positive(transform=torch.exp, inv_transform=torch.log)
+def _above(lower: float) -> gpytorch.constraints.GreaterThan:
+    """Above a bound by the exponential map, which makes a fit independent of units."""
+    # As a tensor: GPyTorch would round a float to single precision.
+    bound = torch.tensor(lower, dtype=torch.float64)
+    constraint = gpytorch.constraints.GreaterThan(0.0, transform=torch.exp, inv_transform=torch.log)
+    constraint.lower_bound = bound
+    return constraint
 
 
 def _default_kernel(X: Tensor, spread: float) -> gpytorch.kernels.Kernel:
     """Squared exponential with one lengthscale for each dimension, started at the scales of the data."""
     d = X.shape[-1]
-    base = gpytorch.kernels.RBFKernel(ard_num_dims=d, lengthscale_constraint=_positive())
-    kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=_positive()).to(X)
+    base = gpytorch.kernels.RBFKernel(ard_num_dims=d, lengthscale_constraint=_above(0.0))
+    kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=_above(0.0)).to(X)
     deviation = X.std(dim=0, correction=0)
     base.lengthscale = torch.where(deviation > 0, deviation, torch.ones_like(deviation)) * math.sqrt(d)
-    kernel.outputscale = spread**2
+    kernel.outputscale = X.new_tensor(spread**2)  # a float would be rounded to float32 by GPyTorch
     return kernel

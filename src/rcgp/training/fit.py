@@ -114,8 +114,8 @@ def fit(
         if number < least:
             raise ValueError(f"{argument} must be at least {least}, got {number}")
     began = time.perf_counter()
-    with _float64(model):
-        search = _Search(model, function, _reporter(progress))
+    with _float64(model), _reporter(progress) as report:
+        search = _Search(model, function, report)
         first = search.read()
         try:
             outcomes = [search.run(start, max_iterations) for start in search.starts(restarts, seed)]
@@ -269,14 +269,20 @@ def _named_objective(objective: str | Objective) -> tuple[str, Objective]:
     return objective, OBJECTIVES[objective]
 
 
-def _reporter(progress: bool | Progress) -> Progress:
+@contextmanager
+def _reporter(progress: bool | Progress) -> Iterator[Progress]:
+    """A function to tell evaluations and best value to: the caller's, one that shows them, or one that does nothing."""
     if callable(progress):
-        return progress
-    if not progress:
-        return lambda evaluations, value: None
-    return lambda evaluations, value: print(
-        f"\rfit: {evaluations} evaluations, best {value:.6g} ", end="", file=sys.stderr, flush=True
-    )
+        yield progress
+    elif progress:
+        try:
+            yield lambda evaluations, best: print(
+                f"\rfit: {evaluations} evaluations, best {best:.6g} ", end="", file=sys.stderr, flush=True
+            )
+        finally:
+            print(file=sys.stderr)
+    else:
+        yield lambda evaluations, best: None
 
 
 @contextmanager

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+
+# Shared machines have slow moments: no example fails for having taken long.
+settings.register_profile("rcgp", deadline=None)
+settings.load_profile("rcgp")
+
+
+@pytest.fixture(autouse=True)
+def _two_threads():
+    torch.set_num_threads(2)
+
+
+@pytest.fixture
+def rng():
+    """Seeded generator for torch."""
+    return torch.Generator().manual_seed(20240722)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import gpytorch
+import pytest
+import torch
+
+from rcgp.models import kernel_matrix as module
+from rcgp.models.kernel_matrix import kernel_matrix
+
+k = gpytorch.kernels
+KERNELS = {
+    "ard": lambda: k.ScaleKernel(k.RBFKernel(ard_num_dims=3)),
+    "isotropic": lambda: k.RBFKernel(),
+    "sum": lambda: k.ScaleKernel(k.MaternKernel(nu=2.5)) + k.RQKernel(),
+    "product of some columns": lambda: k.RBFKernel(active_dims=[0, 2]) * k.PeriodicKernel(active_dims=[1]),
+    "not stationary": lambda: k.LinearKernel() + k.RBFKernel(),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("block", [3, 5, 256])
+def test_blockwise_gradient_equals_autograd(monkeypatch, name, block):
+    monkeypatch.setattr(module, "_BLOCK", block)
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(17, 3, generator=generator, dtype=torch.float64)
+    G = torch.randn(17, 17, generator=generator, dtype=torch.float64)  # not symmetric, to be sure of both triangles
+    kernel = KERNELS[name]().double()
+    parameters = list(kernel.parameters())
+    ours, theirs = kernel_matrix(kernel, X), kernel(X).to_dense()
+    torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=1e-14)
+    for a, b in zip(torch.autograd.grad(ours, parameters, G), torch.autograd.grad(theirs, parameters, G), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+def test_blocks_are_used_for_stationary_kernels_only(monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 3)
+    X = torch.randn(17, 3, dtype=torch.float64)
+    name = "_BlockwiseKernelMatrixBackward"
+    assert kernel_matrix(KERNELS["ard"]().double(), X).grad_fn.name() == name
+    assert kernel_matrix(KERNELS["not stationary"]().double(), X).grad_fn.name() != name
+
+
+def test_fixed_parameters_get_no_gradient(monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 3)
+    kernel = KERNELS["ard"]().double()
+    kernel.raw_outputscale.requires_grad_(False)
+    K = kernel_matrix(kernel, torch.randn(17, 3, dtype=torch.float64))
+    K.sum().backward()
+    assert kernel.raw_outputscale.grad is None
+    assert kernel.base_kernel.raw_lengthscale.grad is not None

@@ -1,0 +1,58 @@
+"""Small problems that many tests share: a model beside the plain numbers that the dense reference needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+import reference
+from rcgp import RCGP
+from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential
+
+LENGTHSCALE, VARIANCE, NOISE = np.array([0.9, 1.7]), 1.4, 0.05
+
+#: A weight of the package beside its transcription.
+ROBUST = {"imq": (InverseMultiquadric, reference.imq), "se": (SquaredExponential, reference.se)}
+WEIGHTS = {**ROBUST, "constant": (Constant, reference.constant)}
+
+
+@dataclass
+class Twin:
+    """A model, and the same problem as numpy arrays."""
+
+    model: RCGP
+    X: np.ndarray
+    y: np.ndarray
+    m: np.ndarray
+    K: np.ndarray
+    c: float
+    w: np.ndarray
+    slope: np.ndarray
+    noise: float
+
+
+def make_data(n=17, d=2, seed=0, outliers=3):
+    random = np.random.default_rng(seed)
+    X = random.uniform(-2, 2, (n, d))
+    y = np.sin(X.sum(-1)) + 0.2 * random.standard_normal(n)
+    y[:outliers] += 6.0
+    return X, y
+
+
+def make_twin(weight="imq", n=17, seed=0, noise=NOISE, mean="constant", **arguments) -> Twin:
+    X, y = make_data(n, seed=seed)
+    cls, transcription = WEIGHTS[weight]
+    model = RCGP(torch.tensor(X), torch.tensor(y), weight=cls(**arguments), noise=noise, mean=mean)
+    set_hyperparameters(model)
+    m = y.mean() * np.ones(n) if mean == "constant" else model.mean(torch.tensor(X)).detach().numpy()
+    e = y - m
+    c = arguments.get("c") or reference.quantile_c(e)
+    w, slope = transcription(e, c, noise)
+    return Twin(model, X, y, m, reference.se_kernel(X, X, LENGTHSCALE, VARIANCE), c, w, slope, noise)
+
+
+def set_hyperparameters(model: RCGP) -> None:
+    model.kernel.base_kernel.lengthscale = torch.tensor(LENGTHSCALE)
+    model.kernel.outputscale = torch.tensor(VARIANCE, dtype=torch.float64)
