@@ -76,9 +76,9 @@ def draw(X: Tensor, truth: Tensor, y: Tensor, models: dict[str, RCGP]) -> None:
         2, 1, figsize=(9, 5.4), sharex=True, height_ratios=[3, 1], layout="constrained"
     )
     x, colours = X[:, 0].numpy(), {"GP": "#4daf4a", "RCGP": "#377eb8"}
-    weights = models["RCGP"].weights()
-    top.scatter(x, y, s=12, c=weights, cmap="Greys", vmin=-0.4, vmax=1, edgecolors="#777777", linewidths=0.3)
-    top.plot(x, truth, color="black", linewidth=1, linestyle="--", label="truth")
+    weights = models["RCGP"].weights().numpy()
+    top.scatter(x, y.numpy(), s=12, c=weights, cmap="Greys", vmin=-0.4, vmax=1, edgecolors="#777777", linewidths=0.3)
+    top.plot(x, truth.numpy(), color="black", linewidth=1, linestyle="--", label="truth")
     for name, model in models.items():
         posterior = model.posterior(X)
         mean, sd = posterior.mean.numpy(), posterior.stddev.numpy()

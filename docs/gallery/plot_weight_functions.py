@@ -69,8 +69,9 @@ def draw_weights(left: Axes, right: Axes) -> None:
         "one's own": Triweight(),
     }
     for name, weight in weights.items():
-        left.plot(e, weight(e, x, noise), label=name)
-        right.plot(e, e - noise * weight.slope(e, x, noise), label=name)
+        w, z = weight(e, x, noise), e - noise * weight.slope(e, x, noise)
+        left.plot(e, w, label=name)
+        right.plot(e, z.where(w > 1e-3, torch.nan), label=name)  # without weight the target does not matter
     left.set(xlabel="residual e, c = 1", ylabel="weight w̃")
     right.set(xlabel="residual e, σ = 1", ylabel="pseudo-target z", ylim=(-8, 8))
     left.legend(frameon=False, fontsize=8)
@@ -86,7 +87,7 @@ def draw_thresholds(axis: Axes, wrap: Callable[[WeightFunction], WeightFunction]
         model = RCGP(X, y, weight=wrap(InverseMultiquadric(epsilon=epsilon)), noise=0.05)
         model.kernel.base_kernel.lengthscale = 1.0
         axis.plot(X[:, 0], model.posterior(X).mean, label=f"ε = {epsilon}", linewidth=1.2)
-    axis.set_ylim(-3, 3)
+    axis.set_ylim(-5.5, 5.5)
 
 
 if __name__ == "__main__":
