@@ -10,8 +10,8 @@ settings.load_profile("rcgp")
 
 
 @pytest.fixture(autouse=True)
-def _two_threads():
-    torch.set_num_threads(2)
+def _one_thread():
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

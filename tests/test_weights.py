@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reference
-from rcgp import RCGP, weights
+from rcgp import RCGP, fit, weights
 from rcgp.weights import (
     Constant,
     Heteroskedastic,
@@ -19,6 +19,7 @@ from rcgp.weights import (
     OneSided,
     Product,
     SquaredExponential,
+    ThresholdWeight,
     WeightFunction,
     quantile_threshold,
     smallest_weight,
@@ -62,7 +63,7 @@ def points(n=12, dtype=torch.float64):
 
 def test_every_weight_function_is_examined():
     public = {getattr(weights, name) for name in weights.__all__ if isinstance(getattr(weights, name), type)}
-    assert public - {WeightFunction} <= {type(make()) for make in EXAMPLES.values()}
+    assert public - {WeightFunction, ThresholdWeight} <= {type(make()) for make in EXAMPLES.values()}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -137,8 +138,10 @@ def test_heteroskedastic_rejects_bad_rates():
     e, x = points()
     with pytest.raises(ValueError, match="positive: it is not in row 3"):
         Heteroskedastic(lambda x: (torch.arange(12) != 3).double())(e, x, NOISE)
-    with pytest.raises(ValueError, match="one number per row"):
+    with pytest.raises(ValueError, match=r"tensor of shape \(12,\), got \(5,\)"):
         Heteroskedastic(lambda x: torch.ones(5))(e, x, NOISE)
+    with pytest.raises(ValueError, match="got float"):
+        Heteroskedastic(lambda x: 0.3)(e, x, NOISE)
     with pytest.raises(TypeError, match="callable"):
         Heteroskedastic(0.3)
 
@@ -163,6 +166,8 @@ def test_product_multiplies_weights_and_adds_slopes():
     torch.testing.assert_close(product.slope(e, x, NOISE), first.slope(e, x, NOISE))
     assert not product.constant_in_y
     assert Product(Constant(), second).constant_in_y
+    assert NoShrinkage(second).constant_in_y
+    assert not OneSided(first, "above").constant_in_y
     with pytest.raises(TypeError, match="WeightFunction"):
         Product(first, 3.0)
 
@@ -174,6 +179,33 @@ def test_ablations_drop_one_term_each():
     assert (NoShrinkage(base).slope(e, x, NOISE) == 0).all()
     assert (NoNoiseTerm(base)(e, x, NOISE) == 1).all()
     assert torch.equal(NoNoiseTerm(base).slope(e, x, NOISE), base.slope(e, x, NOISE))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_threshold_does_not_feel_how_far_an_outlier_lies(dtype):
+    e = torch.linspace(-1, 1, 40, dtype=dtype)
+    thresholds = set()
+    for size in (1e2, 1e8, 1e16, 1e37 if dtype == torch.float32 else 1e300):
+        e[3] = size
+        thresholds.add(quantile_threshold(e, 0.05).item())
+    assert len(thresholds) == 1
+
+
+def test_slope_by_autograd_works_in_inference_mode():
+    e, x = points()
+    weight = OwnWeight()
+    expected = weight.slope(e, x, NOISE)
+    with torch.inference_mode():
+        assert torch.equal(weight.slope(e.clone(), x.clone(), NOISE.clone()), expected)
+
+
+def test_a_torch_module_given_as_noise_rate_is_not_trained():
+    rate = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Softplus(), torch.nn.Flatten(-2))
+    X, y = torch.randn(15, 1), torch.randn(15)
+    model = RCGP(X, y, weight=Heteroskedastic(rate))
+    before = [parameter.clone() for parameter in rate.parameters()]
+    fit(model, max_iterations=3)
+    assert all(torch.equal(a, b) for a, b in zip(before, rate.parameters(), strict=True))
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40), st.floats(0, 1))
@@ -214,12 +246,16 @@ def test_trainable_threshold_starts_from_the_rule():
     X, y = torch.randn(30, 1, dtype=torch.float64), torch.randn(30, dtype=torch.float64)
     model = RCGP(X, y, weight=InverseMultiquadric(trainable=True))
     torch.testing.assert_close(model.hyperparameters()["weight.c"], (y - y.mean()).abs().quantile(0.95))
+    RCGP(X, 100 * y, weight=model.weight)  # a weight that is used again starts from the new data
+    torch.testing.assert_close(model.hyperparameters()["weight.c"], 100 * (y - y.mean()).abs().quantile(0.95))
+    with pytest.raises(RuntimeError, match="give the weight to a model"):
+        InverseMultiquadric(trainable=True)(y, X, NOISE)
     fixed = RCGP(X, y, weight=InverseMultiquadric(c=2.5, trainable=True))
     assert fixed.hyperparameters()["weight.c"].item() == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"c": 0.0}, {"c": -1.0}, {"c": float("nan")}, {"epsilon": 1.5}, {"epsilon": -0.1}]
+    "arguments", [{"c": 0.0}, {"c": -1.0}, {"c": float("nan")}, {"c": "a"}, {"epsilon": 1.5}, {"epsilon": -0.1}]
 )
 def test_impossible_thresholds_are_rejected(arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):

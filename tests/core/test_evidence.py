@@ -22,6 +22,15 @@ def test_log_marginal_is_the_density_of_the_pseudo_targets():
     torch.testing.assert_close(log_marginal(K, PseudoData(z, s)), expected, rtol=1e-9, atol=1e-9)
 
 
+def test_one_kernel_matrix_serves_several_outputs():
+    generator = torch.Generator().manual_seed(0)
+    B = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    z, s = torch.randn(2, 3, 6, generator=generator, dtype=torch.float64).abs()
+    whole = log_marginal(B @ B.mT, PseudoData(z, s))
+    assert whole.shape == (3,)
+    torch.testing.assert_close(whole[1], log_marginal(B @ B.mT, PseudoData(z[1], s[1])))
+
+
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
 def test_hand_written_backward_passes_gradcheck(scale):
     generator = torch.Generator().manual_seed(1)

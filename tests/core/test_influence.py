@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import reference
 from problems import WEIGHTS, make_twin
 from rcgp import posterior_influence
+from rcgp.core.influence import influence
+from rcgp.core.pseudo import PseudoData
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -30,3 +33,13 @@ def test_one_dimensional_divergence_equals_that_of_all_n_dimensions(weight, inde
 def test_an_observation_left_as_it_is_has_no_influence():
     twin = make_twin("imq")
     assert abs(posterior_influence(twin.model, 3, twin.y[3]).item()) < 1e-14
+
+
+def test_influence_stays_finite_where_the_data_are_almost_exact():
+    """One observation of noise 1e-10 under a prior of variance 1e8: the update is by a factor of 1e18."""
+    mean, variance = torch.tensor(0.0, dtype=torch.float64), torch.tensor(1e8, dtype=torch.float64)
+    before = PseudoData(torch.tensor(0.5, dtype=torch.float64), torch.tensor(1e5, dtype=torch.float64))
+    after = PseudoData(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1e-120, dtype=torch.float64))
+    # KL( N(0.5, 1e-10) ‖ N(0, 1e8) )
+    expected = 0.5 * (1e-18 - 1 + np.log(1e18) + 0.25 / 1e8)
+    np.testing.assert_allclose(influence(mean, variance, before, after), expected, rtol=1e-6)

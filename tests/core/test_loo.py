@@ -54,7 +54,7 @@ def test_refits_are_matched_while_an_outlier_moves_to_infinity(weight, size):
     model = twin.model
     model.train_y[0] += size
     terms = model.training_terms()
-    latent = leave_one_out(terms.K.detach(), terms.pseudo)
+    latent = leave_one_out(model.kernel_matrix().detach(), terms.pseudo)
     rest = np.arange(1, len(twin.y))
     e, w, slope = twin.y[rest] - twin.m[rest], twin.w[rest], twin.slope[rest]
     mean, cov = reference.predict(twin.K[1:, 1:], twin.K[1:, [0]], twin.K[:1, :1], 0.0, e, 0.0, w, slope, twin.noise)
@@ -144,3 +144,17 @@ def test_log_density_is_that_of_a_normal():
     e, v = torch.randn(5, dtype=torch.float64), torch.rand(5, dtype=torch.float64) + 0.1
     expected = torch.distributions.Normal(0.0, v.sqrt()).log_prob(e)
     torch.testing.assert_close(log_density(e, v), expected)
+
+
+def test_one_kernel_matrix_serves_several_outputs():
+    B, z, s = inputs(6, 3)
+    K = (B[0] @ B[0].mT).requires_grad_()
+    mean, variance = leave_one_out(K, PseudoData(z, s))
+    for i in range(3):
+        one = leave_one_out(K, PseudoData(z[i], s[i]))
+        torch.testing.assert_close(mean[i], one.mean)
+        torch.testing.assert_close(variance[i], one.variance)
+    (shared,) = torch.autograd.grad(mean.sum() + variance.sum(), K)
+    parts = [leave_one_out(K, PseudoData(z[i], s[i])) for i in range(3)]
+    (summed,) = torch.autograd.grad(sum(part.mean.sum() + part.variance.sum() for part in parts), K)
+    torch.testing.assert_close(shared, summed)

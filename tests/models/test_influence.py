@@ -44,11 +44,12 @@ def test_influence_is_bounded_for_robust_weights(seed, n, index, weight, kernel,
     values = signed(torch.logspace(0, largest, 80, dtype=dtype))
     influence = posterior_influence(model, index, values)
     assert influence.isfinite().all()
-    assert (influence >= -1e-4 if dtype == torch.float32 else influence >= -1e-9).all()
-    # It settles: what lies beyond 1e12 all has the influence of the point's absence.
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-9
+    assert (influence >= -tolerance).all()
+    # It settles: what lies beyond 1e16 all has the influence of the point's absence.
     limit = posterior_influence(model, index, torch.tensor([torch.inf], dtype=dtype))
-    settled = influence[values.abs() > 1e12]
-    torch.testing.assert_close(settled, limit.expand_as(settled), rtol=1e-3, atol=1e-4)
+    settled = influence[values.abs() > 1e16]
+    torch.testing.assert_close(settled, limit.expand_as(settled), rtol=100 * tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -72,7 +73,8 @@ def test_posterior_converges_to_the_one_without_the_point(weight, dtype):
         y_new[4] = value
         full = posterior(X, y_new)
         errors.append((full.mean - without.mean).abs().max().item())
-        torch.testing.assert_close(full.covariance_matrix, without.covariance_matrix) if value >= 1e8 else None
+        if abs(value) >= 1e8:
+            torch.testing.assert_close(full.covariance_matrix, without.covariance_matrix)
         assert full.variance.isfinite().all()
     tolerance = 1e-5 if dtype == torch.float32 else 1e-10
     assert errors[-1] < tolerance
@@ -126,7 +128,8 @@ def test_shapes_numbers_and_lists_are_accepted():
 
 def test_bad_arguments_are_named():
     model = make_twin("imq").model
-    with pytest.raises(IndexError, match="17 training rows"):
-        posterior_influence(model, 17, [1.0])
+    for index in (17, [1, 2], 1.5):
+        with pytest.raises(IndexError, match="17 training rows"):
+            posterior_influence(model, index, [1.0])
     with pytest.raises(ValueError, match=r"values contains nan at position \(1,\)"):
         posterior_influence(model, 0, [1.0, float("nan")])

@@ -111,7 +111,7 @@ def test_a_torch_module_given_as_callable_is_not_trained():
     [
         (lambda x: x, "mean must give a tensor of shape"),
         (lambda x: 0.0, "got float"),
-        (lambda x: x[..., 0] * torch.nan, "mean gives nan in row 0"),
+        (lambda x: x[..., 0] * torch.nan, "mean must be finite: it gives nan in row 0"),
         ("average", "mean must be 'zero'"),
         (3, "mean must be 'zero'"),
     ],
@@ -130,7 +130,7 @@ def test_parameters_of_a_gpytorch_mean_are_fitted():
     model.raw_noise.requires_grad_(False)
     assert fit(model, objective="marginal").converged
     terms = model.training_terms()
-    A = torch.linalg.inv(terms.K.detach() + torch.diag(terms.pseudo.noise.detach()))
+    A = torch.linalg.inv(model.kernel_matrix().detach() + torch.diag(terms.pseudo.noise.detach()))
     estimate = (A @ y).sum() / A.sum()
     assert model.hyperparameters()["mean.constant"].item() == pytest.approx(estimate.item(), abs=1e-3)
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-import numpy as np
+import copy
+
+import gpytorch
 import pytest
 import torch
 
 from rcgp import RCGP, fit
+from rcgp.weights import WeightFunction
 
 X = torch.arange(10.0, dtype=torch.float64).reshape(5, 2)
 Y = torch.tensor([1.0, -1.0, 0.5, 2.0, 0.0], dtype=torch.float64)
@@ -62,10 +65,10 @@ def test_first_bad_row_of_a_batch_is_found():
         RCGP(X, Y).posterior(spoilt(torch.stack([X, X]), (1, 1, 0), torch.nan))
 
 
-@pytest.mark.parametrize("arguments", [{"noise": 0.0}, {"noise": -1.0}, {"noise": float("nan")}])
-def test_impossible_noise_is_rejected(arguments):
+@pytest.mark.parametrize("noise", [0.0, -1.0, float("nan")])
+def test_impossible_noise_is_rejected(noise):
     with pytest.raises(ValueError, match="noise must be a positive variance"):
-        RCGP(X, Y, **arguments)
+        RCGP(X, Y, noise=noise)
 
 
 @pytest.mark.parametrize("argument", ["kernel", "weight"])
@@ -108,8 +111,64 @@ def test_the_model_keeps_its_own_copy_of_the_data():
     assert fit(model).value == fit(RCGP(X, Y)).value
 
 
-def test_arrays_that_numpy_owns_are_not_written_to():
-    array = np.asfortranarray(X.numpy())
+def test_read_only_and_reversed_arrays_are_accepted():
+    array = X.numpy()[::-1]
     array.setflags(write=False)
-    with pytest.warns(UserWarning, match="not writable"):
-        RCGP(array, Y)
+    torch.testing.assert_close(RCGP(array, Y.numpy()[::-1]).posterior(X).mean, RCGP(X, Y).posterior(X).mean)
+
+
+def test_lists_keep_double_precision():
+    assert RCGP([[0.1], [0.2]], [1.0, 2.0]).train_X.dtype == torch.float64
+
+
+def test_data_that_require_gradients_are_detached():
+    model = RCGP(X.clone().requires_grad_(), Y.clone().requires_grad_())
+    assert not model.train_X.requires_grad
+    assert not model.train_y.requires_grad
+    model.posterior(X).mean.numpy()
+    copy.deepcopy(model)
+
+
+class Broken(WeightFunction):
+    def __init__(self, result):
+        super().__init__()
+        self.result = result
+
+    def forward(self, residual, inputs, noise):
+        return self.result(residual)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (
+            lambda e: e.unsqueeze(-1),
+            r"weight must give one number for each of the 5 rows.*, got shape \(5, 1\)",
+        ),
+        (lambda e: torch.tensor(1.0), r"got shape \(\)"),
+        (lambda e: e.numpy(), "got ndarray"),
+        (lambda e: -torch.ones_like(e), "weight must be finite and at least 0: it gives -1.0 in row 0"),
+        (lambda e: torch.where(e == e[2], torch.nan, 1.0), "it gives nan in row 2"),
+    ],
+)
+def test_a_weight_that_gives_no_weights_is_refused(result, message):
+    with pytest.raises(ValueError, match=message):
+        RCGP(X, Y, weight=Broken(result))
+
+
+def test_a_mean_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match="mean must give one number for each of the 5 rows"):
+        RCGP(X, Y, mean=gpytorch.means.ConstantMean(batch_shape=torch.Size([2])))
+
+
+@pytest.mark.parametrize(("value", "error"), [(-1.0, ValueError), (1e-30, ValueError), ("a", TypeError)])
+def test_noise_cannot_be_set_to_nonsense(value, error):
+    model = RCGP(X, Y)
+    before = model.noise.item()
+    with pytest.raises(error, match="noise must be"):
+        model.noise = value
+    assert model.noise.item() == before
+
+
+def test_a_noise_below_the_floor_can_be_asked_for_at_the_start():
+    assert RCGP(X, Y, noise=1e-30).noise.item() == pytest.approx(1e-30)

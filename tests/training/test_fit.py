@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from linear_operator.utils.errors import NanError, NotPSDError
 
 from problems import make_data, make_twin
 from rcgp import RCGP, FitError, fit
@@ -198,6 +199,60 @@ def test_a_failed_evaluation_is_a_rejected_step(how):
     assert report.value == pytest.approx(free.value, abs=1e-4)
 
 
+@pytest.mark.parametrize("error", [torch.linalg.LinAlgError, NotPSDError, NanError])
+def test_failures_inside_other_libraries_are_rejected_steps_too(error):
+    model = small_model()
+    calls = []
+
+    def objective(model):
+        calls.append(1)
+        if len(calls) == 3:
+            raise error("as arranged")
+        return objectives.leave_one_out(model)
+
+    assert fit(model, objective).rejected >= 1
+
+
+def test_a_prior_of_bounded_support_is_a_wall():
+    kernel = gpytorch.kernels.ScaleKernel(
+        gpytorch.kernels.RBFKernel(lengthscale_prior=gpytorch.priors.UniformPrior(0.5, 2.0))
+    )
+    kernel.base_kernel.lengthscale = 1.0
+    model = small_model(kernel=kernel)
+    fit(model)
+    assert 0.5 <= model.kernel.base_kernel.lengthscale.item() <= 2.0
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
+def test_the_fit_of_a_trained_mean_does_not_depend_on_units(scale):
+    X, y = (torch.tensor(a) for a in make_data(40, outliers=0))
+    y = y + 3 * X[:, 0]
+
+    def fitted(unit_x, unit_y):
+        mean = gpytorch.means.LinearMean(2)
+        mean.weights.data.zero_()
+        mean.bias.data.zero_()
+        model = RCGP(X * unit_x, y * unit_y, mean=mean)
+        fit(model)
+        values = model.hyperparameters()
+        return values["mean.weights"][:, 0] * unit_x / unit_y, model.posterior(X * unit_x).mean / unit_y
+
+    for ours, reference in zip(fitted(1 / scale, scale), fitted(1.0, 1.0), strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-3, atol=2e-2)
+
+
+def test_the_error_names_an_observation_that_cannot_be_scored():
+    X, y = make_data(20)
+    y[11] = 1e200
+    with pytest.raises(FitError, match=r"farthest from the prior mean is 1e\+200 away, in row 11"):
+        fit(RCGP(X, y, mean="median"))
+
+
+def test_only_models_can_be_fitted():
+    with pytest.raises(TypeError, match="model must be an RCGP, got int"):
+        fit(3)
+
+
 def test_a_wall_in_front_of_the_optimum_ends_at_the_wall():
     model = small_model(noise=1e-3)
     start = objectives.leave_one_out(model).item()
@@ -263,8 +318,9 @@ def test_a_start_that_fails_does_not_spoil_the_others():
     [
         ({"objective": "likelihood"}, "objective must be one of 'loo', 'marginal', 'pseudo_marginal'"),
         ({"objective": "marginal"}, "use the objective 'loo'"),
-        ({"restarts": -1}, "restarts must be at least 0"),
-        ({"max_iterations": 0}, "max_iterations must be at least 1"),
+        ({"restarts": 1.5}, "restarts must be a whole number"),
+        ({"restarts": -1}, "restarts must be a whole number, at least 0"),
+        ({"max_iterations": 0}, "max_iterations must be a whole number, at least 1"),
     ],
 )
 def test_impossible_arguments_are_named_and_leave_the_model_alone(arguments, message):

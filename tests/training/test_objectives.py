@@ -153,7 +153,7 @@ def test_constant_weights_have_scikit_learns_marginal_likelihood():
 def test_heteroskedastic_marginal_likelihood_is_that_of_the_noises():
     X, y = make_data()
     model = RCGP(X, y, weight=Heteroskedastic(lambda x: 0.3 + x[..., 0] ** 2), mean="zero")
-    H = model.training_terms().K.detach() + torch.diag((0.3 + torch.tensor(X)[:, 0] ** 2) ** 2)
+    H = model.kernel_matrix().detach() + torch.diag((0.3 + torch.tensor(X)[:, 0] ** 2) ** 2)
     expected = torch.distributions.MultivariateNormal(torch.zeros(17, dtype=torch.float64), H).log_prob(torch.tensor(y))
     assert objectives.marginal(model).item() == pytest.approx(expected.item(), rel=1e-8)
 

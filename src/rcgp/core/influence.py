@@ -9,6 +9,7 @@ the cavity, the leave-one-out posterior N(μ, v) of f(x_m), by one Gaussian upda
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from rcgp.core.pseudo import PseudoData
@@ -36,4 +37,6 @@ def influence(mean: Tensor, variance: Tensor, before: PseudoData, after: PseudoD
     gain, gain_new = 1.0 + variance * a, 1.0 + variance * a_new
     excess = variance * (a_new - a) / gain  # v_before / v_after − 1
     shift = ((a - a_new) * mean + b_new * gain - b * gain_new) / (gain * gain_new)  # change of the mean, over v
-    return 0.5 * (excess - excess.log1p() + shift.square() * variance * gain_new)
+    # log1p is accurate near zero, the difference of logarithms near −1, where v_after is far larger than v_before.
+    log_ratio = torch.where(excess > -0.5, excess.log1p(), gain_new.log() - gain.log())
+    return 0.5 * (excess - log_ratio + shift.square() * variance * gain_new)

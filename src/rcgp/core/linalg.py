@@ -13,10 +13,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["NotPositiveDefiniteError", "cholesky", "scaled_cholesky"]
+__all__ = ["NotPositiveDefiniteError", "cholesky", "noisy_points", "posterior_variance", "scaled_cholesky"]
 
 # Multiples of the rounding error, tried one after the other.
 _JITTER = (0.0, 1.0, 10.0, 100.0, 1000.0)
+
+# Rows of n x n matrices copied at a time.
+_ROWS = 256
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -69,3 +72,24 @@ def scaled_cholesky(K: Tensor, s: Tensor) -> Tensor:
     M = (K * s.unsqueeze(-1)).mul_(s.unsqueeze(-2))  # n x n
     M.diagonal(dim1=-2, dim2=-1).add_(1.0)
     return cholesky(M)
+
+
+def posterior_variance(K: Tensor, P: Tensor, s: Tensor) -> Tensor:
+    """ν_i, the posterior variance of f(x_i), from P = M⁻¹ without cancellation: ``... x n``.
+
+    Where the noise r_i = s_i⁻² is below the prior variance, ν_i = r_i (1 − P_ii); elsewhere
+    ν_i = Σ_j (P_ij / s_i) s_j K_ij. Cost O(n²) at the most.
+    """
+    diagonal = P.diagonal(dim1=-2, dim2=-1)
+    nu = (1.0 - diagonal) / s.square()
+    for index in torch.split(noisy_points(K, s).nonzero(), _ROWS):
+        at = tuple(index.T)  # batch indices and row of each noisy point
+        # P_ij / s_i grows like s_j K_ij: multiplied in this order nothing overflows before the sum does.
+        rows = (P[at] / s[at].unsqueeze(-1)).mul_(s[at[:-1]]).mul_(K[at])
+        nu[at] = rows.sum(dim=-1)
+    return nu.clamp_min_(0.0)
+
+
+def noisy_points(K: Tensor, s: Tensor) -> Tensor:
+    """Points whose pseudo-noise exceeds their prior variance: there the cavity forms are the accurate ones."""
+    return s.square() * K.diagonal(dim1=-2, dim2=-1) < 1.0

@@ -33,10 +33,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rcgp.core.linalg import scaled_cholesky
+from rcgp.core.linalg import noisy_points, posterior_variance, scaled_cholesky
 from rcgp.core.pseudo import PseudoData
 
-__all__ = ["LeaveOneOut", "leave_one_out", "log_density", "posterior_variance"]
+__all__ = ["LeaveOneOut", "leave_one_out", "log_density"]
 
 # Rows handled at a time: temporaries stay small, and of the symmetric gradient only the lower part is computed.
 _BLOCKS, _SMALLEST_BLOCK = 8, 192
@@ -60,6 +60,8 @@ def leave_one_out(K: Tensor, pseudo: PseudoData) -> LeaveOneOut:
         Means and variances, ``... x n``. Cost n³ (Cholesky and inverse), and 1 to 2n³ more for the gradient;
         two n x n matrices besides K, three in the backward pass.
     """
+    # Pseudo-data of several outputs may share one kernel matrix; autograd then sums its gradients.
+    K = K.expand(*pseudo.target.shape[:-1], *K.shape[-2:])
     mean, variance = _LeaveOneOutMoments.apply(K, pseudo.target, pseudo.root_precision)  # type: ignore[no-untyped-call]
     return LeaveOneOut(mean, variance)
 
@@ -67,26 +69,6 @@ def leave_one_out(K: Tensor, pseudo: PseudoData) -> LeaveOneOut:
 def log_density(residual: Tensor, variance: Tensor) -> Tensor:
     """log N(residual; 0, variance), elementwise."""
     return -0.5 * (math.log(2.0 * math.pi) + variance.log() + residual.square() / variance)
-
-
-def posterior_variance(K: Tensor, P: Tensor, s: Tensor) -> Tensor:
-    """ν_i, the posterior variance of f(x_i), from P = M⁻¹ without cancellation: ``... x n``.
-
-    Where the noise r_i = s_i⁻² is below the prior variance, ν_i = r_i (1 − P_ii); elsewhere
-    ν_i = Σ_j (P_ij / s_i) s_j K_ij. Cost O(n²) at the most.
-    """
-    diagonal = P.diagonal(dim1=-2, dim2=-1)
-    nu = (1.0 - diagonal) / s.square()
-    for index in torch.split(_noisy(K, s).nonzero(), _SMALLEST_BLOCK):
-        at = tuple(index.T)  # batch indices and row of each noisy point
-        rows = (P[at] / s[at].unsqueeze(-1)).mul_(K[at]).mul_(s[at[:-1]])
-        nu[at] = rows.sum(dim=-1)
-    return nu.clamp_min_(0.0)
-
-
-def _noisy(K: Tensor, s: Tensor) -> Tensor:
-    """Points whose pseudo-noise exceeds their prior variance: there the cavity forms are the accurate ones."""
-    return s.square() * K.diagonal(dim1=-2, dim2=-1) < 1.0
 
 
 class _LeaveOneOutMoments(torch.autograd.Function):
@@ -101,7 +83,7 @@ class _LeaveOneOutMoments(torch.autograd.Function):
         nu = posterior_variance(K, P, s)
         posterior_mean = (K @ (s * beta).unsqueeze(-1)).squeeze(-1)
         cavity = (posterior_mean - nu * s * (s * z)) / diagonal
-        mean = torch.where(_noisy(K, s), cavity, z - beta / (s * diagonal))
+        mean = torch.where(noisy_points(K, s), cavity, z - beta / (s * diagonal))
         P.diagonal(dim1=-2, dim2=-1).zero_()  # the backward pass wants P°
         ctx.save_for_backward(P, diagonal, beta, s)
         return mean, nu / diagonal

@@ -6,7 +6,6 @@ It holds no mathematics. Its pieces become plain tensors in :meth:`RCGP.training
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +16,27 @@ from torch import Tensor
 from rcgp.core.exact import condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
+from rcgp.models.defaults import NOISE_FLOOR, above, default_kernel, robust_spread
 from rcgp.models.kernel_matrix import kernel_matrix
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal, PosteriorProcess
-from rcgp.models.validation import check_test_inputs, check_training_data
-from rcgp.weights import InverseMultiquadric, WeightFunction
+from rcgp.models.validation import (
+    check_kernel,
+    check_per_row,
+    check_positive,
+    check_test_inputs,
+    check_training_data,
+)
+from rcgp.weights import InverseMultiquadric, ThresholdWeight, WeightFunction
 
 __all__ = ["RCGP", "TrainingTerms"]
-
-# Data without noise, or without any variation, would drive a fitted σ² to zero; it stops at this share of the squared
-# spread of the data, or of the starting value if that is smaller.
-_NOISE_FLOOR = 1e-12
 
 
 @dataclass(frozen=True)
 class TrainingTerms:
-    """What the hyperparameters make of the training data; every objective is a function of these.
+    """What mean, weight and noise make of the observations; with the kernel matrix, all that an objective needs.
 
     Attributes:
-        K: ``n x n`` kernel matrix.
         residual: ``n`` residuals e = y − m(x).
         weight: ``n`` weights w̃.
         slope: ``n`` slopes ∂_y log w̃².
@@ -43,7 +44,6 @@ class TrainingTerms:
         pseudo: pseudo-data made from the above.
     """
 
-    K: Tensor
     residual: Tensor
     weight: Tensor
     slope: Tensor
@@ -72,7 +72,8 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             callable from ``... x n x d`` to ``... x n``, or a GPyTorch ``Mean``, whose parameters are then fitted too.
         weight: a weight function of :mod:`rcgp.weights`. Default: ``InverseMultiquadric()``.
         noise: starting value of the noise variance σ². Default: a tenth of the squared robust spread of y − m.
-            To hold it fixed in a fit: ``model.raw_noise.requires_grad_(False)``.
+            To hold it fixed in a fit: ``model.raw_noise.requires_grad_(False)``. It stays above 1e-12 times that
+            squared spread, or that start if smaller, so that data without noise do not drive it to zero.
 
     Raises:
         ValueError: for NaN, infinite, empty or mismatched data, naming the argument and the first bad row.
@@ -104,24 +105,30 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             raise TypeError(f"kernel must be a GPyTorch kernel, got {type(kernel).__name__}")
         if weight is not None and not isinstance(weight, WeightFunction):
             raise TypeError(f"weight must be a WeightFunction of rcgp.weights, got {type(weight).__name__}")
-        if noise is not None and not (math.isfinite(noise) and noise > 0):
-            raise ValueError(f"noise must be a positive variance, got {noise}")
+        if noise is not None:
+            check_positive(noise, "noise")
         super().__init__()
         self.register_buffer("train_X", X, persistent=False)
         self.register_buffer("train_y", y, persistent=False)
         self.mean = build_mean(mean, X, y).to(X)
         with torch.no_grad():
+            check_per_row(self.mean(X), X, "mean")
             residual = self.residual()
-        spread = _robust_spread(residual)
-        self.kernel = _default_kernel(X, spread) if kernel is None else kernel
+        spread = robust_spread(residual)
+        self.kernel = default_kernel(X, spread) if kernel is None else kernel
         self.weight = InverseMultiquadric() if weight is None else weight
         self.register_parameter("raw_noise", torch.nn.Parameter(y.new_zeros(())))
-        start = 0.1 * spread**2 if noise is None else noise
-        self.register_constraint("raw_noise", _above(_NOISE_FLOOR * min(spread**2, start)))
+        start = 0.1 * spread**2 if noise is None else float(noise)
+        self.register_constraint("raw_noise", above(NOISE_FLOOR * min(spread**2, start)))
         self.to(X)
         self.noise = start
         self.weight.initialise(residual)
-        self._process: tuple[list[Tensor], PosteriorProcess] | None = None
+        with torch.no_grad():
+            weights = self.weight(residual, X, self.noise)
+        check_per_row(weights, X, "weight", least=0.0)
+        check_kernel(self.kernel, X)
+        # Modules and tensors that the posterior was made from, and the posterior.
+        self._process: tuple[list[Any], list[Tensor], PosteriorProcess] | None = None
 
     @property
     def noise(self) -> Tensor:
@@ -131,8 +138,15 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
 
     @noise.setter
     def noise(self, value: float | Tensor) -> None:
-        value = torch.as_tensor(value, dtype=self.raw_noise.dtype, device=self.raw_noise.device)
-        self.initialize(raw_noise=self.raw_noise_constraint.inverse_transform(value))
+        check_positive(value, "noise")
+        lower = float(self.raw_noise_constraint.lower_bound)
+        if not float(value) > lower:
+            raise ValueError(
+                f"noise must be above {lower:.3g}, a share of {NOISE_FLOOR:g} of the data's squared spread, got "
+                f"{float(value):.3g}; for less, build the model with RCGP(noise=...)"
+            )
+        raw = self.raw_noise_constraint.inverse_transform(torch.as_tensor(value, dtype=torch.float64).detach())
+        self.initialize(raw_noise=raw.to(self.raw_noise))
 
     def residual(self) -> Tensor:
         """Residuals e = y − m(x) of the training data, ``n``."""
@@ -140,18 +154,15 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         return residual
 
     def training_terms(self) -> TrainingTerms:
-        """Kernel matrix, weights and pseudo-data at the current hyperparameters, differentiable in them. Cost O(n²)."""
+        """Residuals, weights and pseudo-data at the current hyperparameters, differentiable in them. Cost O(nd)."""
         e, noise = self.residual(), self.noise
         w = self.weight(e, self.train_X, noise)
         slope = self.weight.slope(e, self.train_X, noise)
-        return TrainingTerms(
-            K=self._kernel_matrix(),
-            residual=e,
-            weight=w,
-            slope=slope,
-            noise=noise,
-            pseudo=pseudo_data(e, w, slope, noise),
-        )
+        return TrainingTerms(e, w, slope, noise, pseudo=pseudo_data(e, w, slope, noise))
+
+    def kernel_matrix(self) -> Tensor:
+        """Kernel matrix of the training inputs, ``n x n``, differentiable in the kernel's parameters. Cost O(n²)."""
+        return kernel_matrix(self.kernel, self.train_X)
 
     def weights(self) -> Tensor:
         """Normalised weight w̃ of each training point, ``n``: 1 is full trust, near 0 is an outlier.
@@ -169,7 +180,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         """
         with torch.no_grad():
             terms = self.training_terms()
-            latent = leave_one_out(terms.K, terms.pseudo)
+            latent = leave_one_out(self.kernel_matrix(), terms.pseudo)
             return LeaveOneOut(latent.mean + (self.train_y - terms.residual), latent.variance + terms.noise)
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
@@ -188,44 +199,48 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         """
         x = check_test_inputs(test_X, self.train_X)
         process = self._posterior_process()
-        mean = self.mean(x).detach() if not x.requires_grad else self.mean(x)
         covariance = PosteriorKernel(process)(x)
         if observation_noise:
             covariance = covariance.add_diagonal(self.noise.detach())
-        return PosteriorNormal(mean + process.mean(x), covariance)
+        return PosteriorNormal(process.mean(x), covariance)
+
+    def forward(self, test_X: Tensor) -> PosteriorNormal:
+        """``model(test_X)`` is ``model.posterior(test_X)``: there is no mode in which it could be anything else."""
+        return self.posterior(test_X)
 
     def hyperparameters(self) -> dict[str, Tensor]:
-        """Name and value of every parameter, in its own units: ``kernel.base_kernel.lengthscale``, not the raw one."""
+        """Name and value of every parameter in its own units, and of every threshold c in force.
+
+        ``kernel.base_kernel.lengthscale``, not the raw one that the optimiser sees.
+        """
         values = {}
         for name, parameter, constraint in self.named_parameters_and_constraints():
             value = parameter.detach() if constraint is None else constraint.transform(parameter.detach())
             path, _, leaf = name.rpartition(".")
-            if leaf == "log_c":
-                leaf, value = "c", value.exp()
             values[f"{path}.{leaf.removeprefix('raw_')}".lstrip(".")] = value.clone()
+        with torch.no_grad():
+            residual = self.residual()
+            for name, module in self.weight.named_modules(prefix="weight"):
+                if isinstance(module, ThresholdWeight):
+                    values.pop(f"{name}.log_c", None)
+                    values[f"{name}.c"] = module.threshold(residual).squeeze(-1)
         return values
 
-    def _kernel_matrix(self) -> Tensor:
-        K = kernel_matrix(self.kernel, self.train_X)
-        n = self.train_X.shape[0]
-        if K.shape != (n, n):
-            raise ValueError(f"the kernel must give an {n} x {n} matrix for {n} training rows, got {tuple(K.shape)}")
-        return K
-
     def _posterior_process(self) -> PosteriorProcess:
-        """The posterior at the current hyperparameters, recomputed only if one of them has changed.
-
-        Values are compared, not version counters: GPyTorch's setters write through ``.data``, which those do not see.
-        """
-        state = [tensor.detach() for tensor in (*self.parameters(), *self.buffers())]
-        if self._process is not None and _same(self._process[0], state):
-            return self._process[1]
-        with torch.no_grad():
-            terms = self.training_terms()
-            exact = condition(terms.K, terms.pseudo)
-        kernel = copy.deepcopy(self.kernel).requires_grad_(False)
-        process = PosteriorProcess(kernel, self.train_X, exact)
-        self._process = ([tensor.clone() for tensor in state], process)
+        """The posterior at the current hyperparameters, recomputed only if something that it depends on has changed."""
+        modules = [*self.mean.modules(), *self.kernel.modules()]
+        # Outside inference mode: tensors made in it could not take part in later gradients.
+        with torch.inference_mode(False), torch.no_grad():
+            pseudo = self.training_terms().pseudo
+            prior = (*self.mean.parameters(), *self.mean.buffers(), *self.kernel.parameters(), *self.kernel.buffers())
+            # Values are compared, not version counters: GPyTorch's setters write through .data, unseen by those.
+            tensors = [pseudo.target, pseudo.root_precision, self.train_X, *prior]
+            if self._process is not None and _same(self._process[0], modules, self._process[1], tensors):
+                return self._process[2]
+            exact = condition(self.kernel_matrix(), pseudo)
+            mean, kernel = (copy.deepcopy(module).requires_grad_(False) for module in (self.mean, self.kernel))
+            process = PosteriorProcess(mean, kernel, self.train_X.clone(), exact)
+            self._process = modules, [tensor.clone() for tensor in tensors], process
         return process
 
     def __getstate__(self) -> dict[str, Any]:
@@ -233,34 +248,11 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         return {**self.__dict__, "_process": None}
 
 
-def _same(first: list[Tensor], second: list[Tensor]) -> bool:
-    return len(first) == len(second) and all(
-        a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(first, second, strict=True)
+def _same(old_modules: list[Any], modules: list[Any], old_tensors: list[Tensor], tensors: list[Tensor]) -> bool:
+    """Whether the same modules stand in the same places, with tensors of the same values."""
+    if len(old_modules) != len(modules) or len(old_tensors) != len(tensors):
+        return False
+    return all(old is new for old, new in zip(old_modules, modules, strict=True)) and all(
+        old.dtype == new.dtype and old.device == new.device and torch.equal(old, new)
+        for old, new in zip(old_tensors, tensors, strict=True)
     )
-
-
-def _robust_spread(residual: Tensor) -> float:
-    """Standard deviation of the residuals as their median size suggests; 1 where the data have no spread at all."""
-    size = residual.abs()
-    spread = float(size.quantile(0.5)) / 0.6745
-    return spread or float(size.mean()) or 1.0
-
-
-def _above(lower: float) -> gpytorch.constraints.GreaterThan:
-    """Above a bound by the exponential map, which makes a fit independent of units."""
-    # As a tensor: GPyTorch would round a float to single precision.
-    bound = torch.tensor(lower, dtype=torch.float64)
-    constraint = gpytorch.constraints.GreaterThan(0.0, transform=torch.exp, inv_transform=torch.log)
-    constraint.lower_bound = bound
-    return constraint
-
-
-def _default_kernel(X: Tensor, spread: float) -> gpytorch.kernels.Kernel:
-    """Squared exponential with one lengthscale for each dimension, started at the scales of the data."""
-    d = X.shape[-1]
-    base = gpytorch.kernels.RBFKernel(ard_num_dims=d, lengthscale_constraint=_above(0.0))
-    kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=_above(0.0)).to(X)
-    deviation = X.std(dim=0, correction=0)
-    base.lengthscale = torch.where(deviation > 0, deviation, torch.ones_like(deviation)) * math.sqrt(d)
-    kernel.outputscale = X.new_tensor(spread**2)  # a float would be rounded to float32 by GPyTorch
-    return kernel

@@ -30,14 +30,14 @@ def posterior_influence(model: RCGP, index: int, values: Any) -> Tensor:
         One divergence for each value. Cost O(n³) once, O(1) for each value.
     """
     n = model.train_y.shape[0]
-    if not -n <= index < n:
-        raise IndexError(f"index must name one of the {n} training rows, got {index}")
+    if not (isinstance(index, int) and -n <= index < n):
+        raise IndexError(f"index must name one of the {n} training rows, got {index!r}")
     y_new = torch.as_tensor(values).to(model.train_y)
     if bool(y_new.isnan().any()):
         raise ValueError(f"values contains nan at position {tuple(y_new.isnan().nonzero()[0].tolist())}")
     with torch.no_grad():
         terms = model.training_terms()
-        cavity = leave_one_out(terms.K, terms.pseudo)
+        cavity = leave_one_out(model.kernel_matrix(), terms.pseudo)
         before = PseudoData(terms.pseudo.target[index], terms.pseudo.root_precision[index])
         # The threshold rule looks at all residuals: hold it at its value for the data as they are.
         weight = model.weight.frozen(terms.residual)

@@ -1,7 +1,7 @@
 """The edge between GPyTorch's kernels and plain tensors: kernel matrices, with an economical gradient.
 
 Differentiating an n x n kernel matrix with autograd keeps several more n x n matrices and passes over each of them. For
-a stationary kernel every entry depends on its own pair of points only, so the gradient can be taken block by block,
+the usual kernels every entry depends on its own pair of points only, so the gradient can be taken block by block,
 recomputing the kernel in each: nothing of size n x n is kept, the blocks stay in cache, and symmetry halves the work.
 """
 
@@ -19,6 +19,17 @@ __all__ = ["kernel_matrix"]
 # Rows of a block. Below two blocks there is nothing to gain.
 _BLOCK = 256
 
+_PAIRWISE = (
+    gpytorch.kernels.CosineKernel,
+    gpytorch.kernels.LinearKernel,
+    gpytorch.kernels.MaternKernel,
+    gpytorch.kernels.PeriodicKernel,
+    gpytorch.kernels.PiecewisePolynomialKernel,
+    gpytorch.kernels.PolynomialKernel,
+    gpytorch.kernels.RBFKernel,
+    gpytorch.kernels.RQKernel,
+)
+
 
 def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:
     """The kernel matrix of n points as a plain tensor, differentiable in the kernel's parameters.
@@ -28,18 +39,30 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:
         X: ``n x d`` inputs.
 
     Returns:
-        ``n x n`` matrix. Cost O(n²) kernel values, and for the gradient of a stationary kernel half of them again.
+        ``n x n`` matrix. Cost O(n²) kernel values, and for the gradient of a usual kernel half of them again.
     """
     parameters = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
-    if torch.is_grad_enabled() and parameters and kernel.is_stationary and X.shape[0] > 2 * _BLOCK:
+    if torch.is_grad_enabled() and parameters and X.shape[0] > 2 * _BLOCK and _is_pairwise(kernel):
         K: Tensor = _BlockwiseKernelMatrix.apply(kernel, X, *parameters)  # type: ignore[no-untyped-call]
     else:
         K = kernel(X).to_dense()
     return K
 
 
+def _is_pairwise(kernel: gpytorch.kernels.Kernel) -> bool:
+    """Whether each entry is known to depend on its own pair of points only, and symmetrically.
+
+    By exact type: a user's kernel may well treat x1 == x2 as a special case, ``is_stationary`` or not.
+    """
+    if type(kernel) in (gpytorch.kernels.AdditiveKernel, gpytorch.kernels.ProductKernel):
+        return all(_is_pairwise(part) for part in kernel.kernels)
+    if type(kernel) is gpytorch.kernels.ScaleKernel:
+        return _is_pairwise(kernel.base_kernel)
+    return type(kernel) in _PAIRWISE
+
+
 class _BlockwiseKernelMatrix(torch.autograd.Function):
-    """(X, parameters) ↦ K for a stationary kernel; the gradient is taken in blocks of the lower triangle."""
+    """(X, parameters) ↦ K for a pairwise kernel; the gradient is taken in blocks of the lower triangle."""
 
     @staticmethod
     def forward(ctx: Any, kernel: gpytorch.kernels.Kernel, X: Tensor, *parameters: Tensor) -> Tensor:

@@ -28,18 +28,21 @@ class PosteriorProcess:
     """A GP conditioned on its training data, at the hyperparameters it had then. Differentiable in the test inputs.
 
     Attributes:
-        kernel: a copy of the prior kernel that nobody else changes.
+        prior_mean, kernel: copies of the prior's that nobody else changes.
         train_X: ``n x d`` training inputs.
         exact: the posterior given those.
     """
 
+    prior_mean: gpytorch.means.Mean
     kernel: gpytorch.kernels.Kernel
     train_X: Tensor
     exact: ExactPosterior
 
     def mean(self, x: Tensor) -> Tensor:
-        """Posterior mean less prior mean at ``... x q x d`` inputs: ``... x q``. Cost O(nq)."""
-        return torch.cat([self.exact.mean(self._cross(part)) for part in self._chunks(x)], dim=-1)
+        """Posterior mean of f at ``... x q x d`` inputs: ``... x q``. Cost O(nq)."""
+        above_prior = torch.cat([self.exact.mean(self._cross(part)) for part in self._chunks(x)], dim=-1)
+        mean: Tensor = self.prior_mean(x) + above_prior
+        return mean
 
     def variance(self, x: Tensor) -> Tensor:
         """Posterior variance of f at ``... x q x d`` inputs: ``... x q``. Cost n²q, memory O(nq) for a chunk of q."""
@@ -49,7 +52,7 @@ class PosteriorProcess:
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Posterior covariance of f between ``... x q x d`` and ``... x p x d`` inputs: ``... x q x p``."""
         K1 = self._cross(x1)
-        K2 = K1 if x1 is x2 or torch.equal(x1, x2) else self._cross(x2)
+        K2 = K1 if x1 is x2 else self._cross(x2)
         return self.exact.covariance(K1, K2, self.kernel(x1, x2).to_dense())
 
     def _cross(self, x: Tensor) -> Tensor:

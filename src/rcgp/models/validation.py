@@ -5,22 +5,32 @@ Behind this edge nothing is checked again.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, SupportsFloat
 
+import gpytorch
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["check_finite", "check_test_inputs", "check_training_data"]
+__all__ = [
+    "check_finite",
+    "check_kernel",
+    "check_per_row",
+    "check_positive",
+    "check_test_inputs",
+    "check_training_data",
+]
 
 
 def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
     """Training data as detached copies of one floating type, or a ValueError that names the argument and the row.
 
-    Integers become float64; of two floating types the wider is taken.
+    Integers and what is not a tensor become float64, half precision float32; of two types the wider is taken.
 
     Args:
-        train_X: ``n x d`` inputs, n and d at least 1.
-        train_y: ``n`` observations.
+        train_X: ``n x d`` inputs, n and d at least 1: a tensor or anything that numpy reads as an array.
+        train_y: ``n`` observations, likewise.
     """
     X, y = _as_real_tensor(train_X, "train_X"), _as_real_tensor(train_y, "train_y")
     if X.ndim != 2:
@@ -41,9 +51,8 @@ def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
     check_finite(y, "train_y")
     dtype = torch.promote_types(X.dtype, y.dtype)
     # Copies, so that the model does not change when the caller's tensors do.
-    return X.to(dtype).clone(memory_format=torch.contiguous_format), y.to(dtype).clone(
-        memory_format=torch.contiguous_format
-    )
+    X, y = (values.detach().to(dtype).clone(memory_format=torch.contiguous_format) for values in (X, y))
+    return X, y
 
 
 def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
@@ -72,9 +81,45 @@ def check_finite(values: Tensor, name: str) -> None:
     raise ValueError(f"{name} contains {value} in {where} ({bad_rows} bad rows in all); drop or impute such rows")
 
 
+def check_positive(value: Any, name: str) -> None:
+    """Raise a TypeError or ValueError unless the value is one positive number."""
+    if not isinstance(value, SupportsFloat) or (isinstance(value, Tensor) and value.numel() != 1):
+        raise TypeError(f"{name} must be one number, got {value!r}")
+    number = float(value.detach()) if isinstance(value, Tensor) else float(value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be a positive variance, got {number}")
+
+
+def check_per_row(values: Any, X: Tensor, name: str, least: float = -math.inf) -> None:
+    """Raise a ValueError unless what ``mean`` or ``weight`` gave is one finite number, not too small, for each row."""
+    if not isinstance(values, Tensor) or values.shape != X.shape[:1]:
+        got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(f"{name} must give one number for each of the {X.shape[0]} rows of train_X, got {got}")
+    bad = ~(values.isfinite() & (values >= least))
+    if bool(bad.any()):
+        limit = "" if least == -math.inf else f" and at least {least:g}"
+        row = int(bad.nonzero()[0])
+        raise ValueError(f"{name} must be finite{limit}: it gives {float(values[row])} in row {row} of train_X")
+
+
+def check_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor) -> None:
+    """Raise a ValueError unless the kernel can be evaluated on the first rows and has one output."""
+    few = X[:2]
+    try:
+        with torch.no_grad():
+            shape = kernel(few).to_dense().shape
+    except Exception as error:
+        raise ValueError(
+            f"the kernel cannot be evaluated on train_X, which has {X.shape[1]} columns: {error}"
+        ) from error
+    if shape != (len(few), len(few)):
+        raise ValueError(f"the kernel must have one output: for {len(few)} rows of train_X it gives {tuple(shape)}")
+
+
 def _as_real_tensor(values: Any, name: str) -> Tensor:
     try:
-        tensor = torch.as_tensor(values)
+        # By way of numpy, which reads lists and data frames as float64; a copy, so that read-only arrays serve too.
+        tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, order="C"))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read as a tensor of numbers: {error}") from error
     if tensor.is_complex():

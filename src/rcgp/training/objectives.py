@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from rcgp.core import evidence, loo
@@ -23,7 +24,7 @@ def leave_one_out(model: RCGP) -> Tensor:
     Well posed for every weight. It is not itself robust: an observation far out is scored like all others.
     """
     terms = model.training_terms()
-    mean, variance = loo.leave_one_out(terms.K, terms.pseudo)
+    mean, variance = loo.leave_one_out(model.kernel_matrix(), terms.pseudo)
     return loo.log_density(terms.residual - mean, variance + terms.noise).sum() + log_prior(model)
 
 
@@ -39,7 +40,7 @@ def marginal(model: RCGP) -> Tensor:
             f"{type(model.weight).__name__}; use the objective 'loo'"
         )
     terms = model.training_terms()
-    return evidence.log_marginal(terms.K, terms.pseudo) + log_prior(model)
+    return evidence.log_marginal(model.kernel_matrix(), terms.pseudo) + log_prior(model)
 
 
 def pseudo_marginal(model: RCGP) -> Tensor:
@@ -49,15 +50,22 @@ def pseudo_marginal(model: RCGP) -> Tensor:
     on σ² and c, so that a fit drifts to implausible hyperparameters (the noise variance above all). Use 'loo' instead.
     """
     terms = model.training_terms()
-    value = evidence.log_pseudo_marginal(terms.K, terms.pseudo, terms.weight, terms.slope, terms.noise)
+    K = model.kernel_matrix()
+    value = evidence.log_pseudo_marginal(K, terms.pseudo, terms.weight, terms.slope, terms.noise)
     return value + log_prior(model)
 
 
 def log_prior(model: RCGP) -> Tensor:
-    """Sum of the log densities of all priors registered on the model and its modules, zero where there are none."""
+    """Sum of the log densities of all priors registered on the model and its modules, zero where there are none.
+
+    Minus infinity where a value lies outside the support of its prior.
+    """
     total = model.train_y.new_zeros(())
     for _, module, prior, closure, _ in model.named_priors():
-        total = total + prior.log_prob(closure(module)).sum()
+        value = closure(module)
+        if not bool(prior.support.check(value).all()):
+            return total - torch.inf
+        total = total + prior.log_prob(value).sum()
     return total
 
 

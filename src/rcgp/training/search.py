@@ -1,0 +1,202 @@
+"""The search for good hyperparameters: SciPy's L-BFGS-B on the parameters of a model.
+
+The optimiser sees one float64 vector of all parameters that require gradients. Steps to where the objective cannot be
+computed (a matrix not positive definite, a value not finite) are rejected like steps that make it worse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.optimize
+import torch
+from linear_operator.utils.errors import NanError, NotPSDError
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp.models import RCGP
+from rcgp.models.defaults import robust_spread
+from rcgp.training.objectives import Objective
+
+__all__ = ["Outcome", "Progress", "Search"]
+
+# What a Cholesky factorisation raises, ours or one inside a user's kernel or objective.
+_NUMERICAL_ERRORS = (
+    NotPositiveDefiniteError,
+    NotPSDError,
+    NanError,
+    torch.linalg.LinAlgError,  # type: ignore[attr-defined]
+)
+
+# Random vectors with which the sensitivity of the prior mean to its parameters is estimated.
+_PROBES = 16
+
+Vector = NDArray[np.float64]
+Progress = Callable[[int, float], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where one start ended: value of the objective, -inf where it could not be computed, and parameters."""
+
+    value: float
+    x: Vector
+    iterations: int = 0
+    converged: bool = False
+    message: str = ""
+
+
+class Search:
+    """The parameters of a model as one vector, the objective as a function of it, and the best vector met.
+
+    The vector holds the raw parameters in units of their natural scales.
+    """
+
+    def __init__(self, model: RCGP, objective: Objective, report: Progress) -> None:
+        trainable = [entry for entry in model.named_parameters_and_constraints() if entry[1].requires_grad]
+        self.model, self.objective, self.report = model, objective, report
+        self.parameters: list[Tensor] = [parameter for _, parameter, _ in trainable]
+        self.scale = self._flat(_natural_scales(model, self.parameters))
+        # A constraint without a transform is left to the optimiser, as GPyTorch means it.
+        self.lower = self._flat([_raw_bound(p, constraint, "lower") for _, p, constraint in trainable])
+        self.upper = self._flat([_raw_bound(p, constraint, "upper") for _, p, constraint in trainable])
+        self.size = model.train_y.shape[0]
+        self.evaluations = self.rejected = 0
+        self.reason = ""
+        self.best: Outcome | None = None
+
+    @staticmethod
+    def _flat(tensors: list[Tensor]) -> Vector:
+        parts = [tensor.detach().reshape(-1).double().cpu().numpy() for tensor in tensors]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def read(self) -> Vector:
+        return self._flat(self.parameters) / self.scale
+
+    def write(self, x: Vector) -> None:
+        x = x * self.scale
+        with torch.no_grad():
+            for parameter in self.parameters:
+                part, x = x[: parameter.numel()], x[parameter.numel() :]
+                parameter.copy_(torch.from_numpy(part).reshape(parameter.shape))
+
+    def starts(self, restarts: int, seed: int | None) -> list[Vector]:
+        """The current parameters, then as many random ones around them as asked for."""
+        first, random = self.read(), np.random.default_rng(seed)
+        others = [first + random.standard_normal(first.shape) for _ in range(restarts)]
+        return [np.clip(start, self.lower / self.scale, self.upper / self.scale) for start in (first, *others)]
+
+    def evaluate(self, x: Vector) -> tuple[float, Vector]:
+        """Value and gradient of the objective; the value is -inf where it cannot be computed."""
+        self.evaluations += 1
+        self.write(x)
+        try:
+            value = self.objective(self.model)
+            gradients: tuple[Tensor, ...] = ()
+            if self.parameters:
+                gradients = torch.autograd.grad(value, self.parameters, allow_unused=True, materialize_grads=True)
+        except _NUMERICAL_ERRORS:
+            return self._reject(x, "a matrix is not positive definite")
+        number, gradient = float(value.detach()), self._flat(list(gradients)) * self.scale
+        if not (math.isfinite(number) and np.isfinite(gradient).all()):
+            return self._reject(x, f"the value is {number}, or its gradient not finite")
+        if self.best is None or number > self.best.value:
+            self.best = Outcome(number, x.copy())
+        self.report(self.evaluations, self.best.value)
+        return number, gradient
+
+    def _reject(self, x: Vector, reason: str) -> tuple[float, Vector]:
+        self.rejected += 1
+        self.reason = reason
+        return -math.inf, np.zeros_like(x)
+
+    def run(self, start: Vector, max_iterations: int) -> Outcome:
+        """L-BFGS-B from one start, on the negative objective for each observation."""
+        best = Outcome(self.evaluate(start)[0], start)
+        if best.value == -math.inf:
+            return Outcome(-math.inf, start, message=self.reason + self._largest_residual())
+        if not start.size:
+            return Outcome(best.value, start, converged=True, message="no hyperparameter to fit")
+
+        def loss(x: Vector) -> tuple[float, Vector]:
+            nonlocal best
+            value, gradient = self.evaluate(x)
+            if value == -math.inf:
+                return self._wall(x, best)
+            if value > best.value:
+                best = Outcome(value, x.copy())
+            return -value / self.size, -gradient / self.size
+
+        result = scipy.optimize.minimize(
+            loss,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=scipy.optimize.Bounds(self.lower / self.scale, self.upper / self.scale),
+            options={"maxiter": max_iterations, "maxfun": 20 * max_iterations},
+        )
+        message = str(result.message).strip(": ")
+        if message == "ABNORMAL":  # SciPy says no more than that
+            message = "no better point found along the last direction, often for rounding errors"
+        return Outcome(best.value, best.x, int(result.nit), bool(result.success), message)
+
+    def _largest_residual(self) -> str:
+        """Where to look if a value is not finite: squares of residuals overflow first."""
+        size = self.model.residual().detach().abs()
+        row = int(size.argmax())
+        return f" (the observation farthest from the prior mean is {float(size[row]):.3g} away, in row {row})"
+
+    def _wall(self, x: Vector, best: Outcome) -> tuple[float, Vector]:
+        """A loss that rises steeply from the best point to x, so that the line search interpolates back towards it.
+
+        An infinite loss would end the line search instead.
+        """
+        step = x - best.x
+        height = 1.0 + abs(best.value) / self.size
+        return -best.value / self.size + height, 2.0 * height * step / max(float(step @ step), 1e-300)
+
+
+def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
+    """The size of a step that matters, for each raw parameter: one, but for those of the prior mean m_θ.
+
+    Kernel parameters and noise are fitted on scales without units. The scale of a parameter θ_j of the mean is the
+    robust standard deviation of y − m over the root mean square of ∂m(x_i)/∂θ_j: such a step moves the mean by as much
+    as the data scatter. The mean square comes from random signs ε_i: E (Σ_i ε_i ∂m(x_i)/∂θ_j)² = Σ_i (∂m(x_i)/∂θ_j)².
+    """
+    scales = [torch.ones_like(parameter) for parameter in parameters]
+    own = {id(parameter) for parameter in model.mean.parameters()}
+    indices = [i for i, parameter in enumerate(parameters) if id(parameter) in own]
+    if not indices:
+        return scales
+    values = model.mean(model.train_X)
+    spread = robust_spread((model.train_y - values).detach())
+    random = torch.Generator(device="cpu").manual_seed(0)
+    sums = [torch.zeros_like(scales[i]) for i in indices]
+    for _ in range(_PROBES):
+        signs = (torch.randint(0, 2, values.shape, generator=random) * 2 - 1).to(values)
+        gradients = torch.autograd.grad(
+            values,
+            [parameters[i] for i in indices],
+            signs,
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        for total, gradient in zip(sums, gradients, strict=True):
+            total += gradient.square()
+    for i, total in zip(indices, sums, strict=True):
+        sensitivity = (total / (_PROBES * values.shape[0])).sqrt()
+        scales[i] = torch.where(sensitivity > 0, spread / sensitivity, scales[i])
+    return scales
+
+
+def _raw_bound(parameter: Tensor, constraint: object, side: str) -> Tensor:
+    unbounded = torch.full_like(parameter.detach(), -math.inf if side == "lower" else math.inf)
+    if constraint is None or getattr(constraint, "enforced", True):
+        return unbounded
+    bound: Tensor = getattr(constraint, f"{side}_bound")
+    return bound.to(unbounded).expand_as(unbounded)

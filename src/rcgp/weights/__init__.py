@@ -1,0 +1,37 @@
+"""Weight functions: how much an observation is trusted, given how far it lies from the prior mean.
+
+This is the public vocabulary of the method, and the lowest layer: torch only.
+A weight function gives two things for each observation,
+
+    w̃(x, y)              the weight, normalised so that w̃ = 1 is full trust  (w̃ = w √2 / σ),
+    ∂_y log w̃(x, y)²     its slope, which corrects the bias that down-weighting brings,
+
+both as functions of the residual e = y − m(x), the input x and the noise variance σ².
+Everything downstream sees only the pseudo-data made from them (:mod:`rcgp.core.pseudo`).
+
+A class of your own needs ``forward`` alone; its slope then comes from autograd::
+
+    class Triweight(WeightFunction):
+        def forward(self, residual, inputs, noise):
+            return (1 - (residual / 3).clamp(-1, 1) ** 2) ** 1.5
+"""
+
+from rcgp.weights.base import WeightFunction, smallest_weight
+from rcgp.weights.composed import NoNoiseTerm, NoShrinkage, OneSided, Product
+from rcgp.weights.elementary import Constant, Heteroskedastic
+from rcgp.weights.thresholds import InverseMultiquadric, SquaredExponential, ThresholdWeight, quantile_threshold
+
+__all__ = [
+    "Constant",
+    "Heteroskedastic",
+    "InverseMultiquadric",
+    "NoNoiseTerm",
+    "NoShrinkage",
+    "OneSided",
+    "Product",
+    "SquaredExponential",
+    "ThresholdWeight",
+    "WeightFunction",
+    "quantile_threshold",
+    "smallest_weight",
+]

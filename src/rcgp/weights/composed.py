@@ -1,0 +1,121 @@
+"""Weights made from others: one-sided ones, products, and the paper's ablations."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from rcgp.weights.base import WeightFunction
+
+__all__ = ["NoNoiseTerm", "NoShrinkage", "OneSided", "Product"]
+
+
+class _Wrapper(WeightFunction):
+    """A weight function made from another one."""
+
+    def __init__(self, weight: WeightFunction) -> None:
+        super().__init__()
+        if not isinstance(weight, WeightFunction):
+            raise TypeError(f"weight must be a WeightFunction, got {type(weight).__name__}")
+        self.weight = weight
+
+    @property
+    def constant_in_y(self) -> bool:  # type: ignore[override]
+        """Whether the wrapped weight is."""
+        return bool(self.weight.constant_in_y)
+
+    def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        w: Tensor = self.weight(residual, inputs, noise)
+        return w
+
+    def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        return self.weight.slope(residual, inputs, noise)
+
+    def initialise(self, residual: Tensor) -> None:
+        self.weight.initialise(residual)
+
+    def frozen(self, residual: Tensor) -> WeightFunction:
+        clone = copy.deepcopy(self)
+        clone.weight = self.weight.frozen(residual)
+        return clone
+
+
+class OneSided(_Wrapper):
+    """Distrust deviations in one direction only; on the other side w̃ = 1.
+
+    Robust against outliers on that side, an ordinary GP towards the other.
+
+    Args:
+        weight: the weight function to apply on the distrusted side.
+        side: ``"above"`` distrusts observations above the prior mean, ``"below"`` those below it.
+    """
+
+    def __init__(self, weight: WeightFunction, side: str) -> None:
+        super().__init__(weight)
+        if side not in ("above", "below"):
+            raise ValueError(f'side must be "above" or "below", got {side!r}')
+        self.side = side
+
+    def extra_repr(self) -> str:
+        return f"side={self.side!r}"
+
+    def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        w = super().forward(residual, inputs, noise)
+        return torch.where(self._distrusted(residual), w, torch.ones_like(w))
+
+    def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        slope = super().slope(residual, inputs, noise)
+        return torch.where(self._distrusted(residual), slope, torch.zeros_like(slope))
+
+    def _distrusted(self, residual: Tensor) -> Tensor:
+        return residual > 0 if self.side == "above" else residual < 0
+
+
+class NoShrinkage(_Wrapper):
+    """The paper's ablation without the shrinkage term: pseudo-targets stay at y, noise is weighted."""
+
+    def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        return torch.zeros_like(residual)
+
+
+class NoNoiseTerm(_Wrapper):
+    """The paper's ablation without the noise term: every point keeps noise σ², pseudo-targets are shifted."""
+
+    def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        return torch.ones_like(residual)
+
+
+class Product(WeightFunction):
+    """w̃ = Π_k w̃_k; the slopes add. Robust as soon as one factor is."""
+
+    def __init__(self, *weights: WeightFunction) -> None:
+        super().__init__()
+        if not weights or not all(isinstance(weight, WeightFunction) for weight in weights):
+            raise TypeError("Product takes one or more WeightFunctions")
+        self.weights = nn.ModuleList(weights)
+
+    @property
+    def constant_in_y(self) -> bool:  # type: ignore[override]
+        """Whether every factor is."""
+        return all(bool(weight.constant_in_y) for weight in self._parts())
+
+    def _parts(self) -> list[WeightFunction]:
+        return cast(list[WeightFunction], list(self.weights))
+
+    def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        return torch.stack([weight(residual, inputs, noise) for weight in self.weights]).prod(dim=0)
+
+    def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        return torch.stack([weight.slope(residual, inputs, noise) for weight in self._parts()]).sum(dim=0)
+
+    def initialise(self, residual: Tensor) -> None:
+        for weight in self._parts():
+            weight.initialise(residual)
+
+    def frozen(self, residual: Tensor) -> WeightFunction:
+        clone = copy.deepcopy(self)
+        clone.weights = nn.ModuleList(weight.frozen(residual) for weight in self._parts())
+        return clone
