@@ -33,8 +33,8 @@ DIMENSIONS = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[270, 500, 1000, 2000, 3000, 4000])
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[270, 500, 1000, 2000, 3000])
+    parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

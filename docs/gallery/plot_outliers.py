@@ -4,6 +4,9 @@
 The synthetic problem of the paper: 300 points of a smooth function on [0, 20] with noise of standard deviation 0.1,
 and 30 of them moved away by 3 to 9 standard deviations of y. Both models have the same kernel and start; the plain GP
 is fitted by marginal likelihood, the robust one by the leave-one-out score. This is what ``make demo`` runs.
+
+The draw is a middling one: over the seeds 0 to 7 the robust fit's error is 0.33 to 1.02 times the plain one's, here
+0.67. Both overestimate the noise, because the leave-one-out score counts outliers like all other points.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from rcgp.weights import Constant
 FIGURE = Path("build/demo.png")
 
 
-def synthetic(seed: int = 5, n: int = 300, share: float = 0.1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def synthetic(seed: int = 7, n: int = 300, share: float = 0.1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Inputs, truth, observations and the mask of outliers."""
     generator = torch.Generator().manual_seed(seed)
     X = torch.linspace(0, 20, n, dtype=torch.float64).unsqueeze(-1)
@@ -54,13 +57,11 @@ def main() -> None:
         rmse, noise = error.square().mean().sqrt(), float(model.noise.detach().sqrt())
         print(f"{name:6}{error.mean():8.3f}{rmse:8.3f}{covered:13.1%}{noise:10.3f}{reports[name].seconds:9.2f}")
 
-    # A point is flagged where its weight says that it lies beyond the threshold c, that is w̃ < 1/√2.
+    # Beyond the threshold c, that is w̃ < 1/√2, lie 5 % of the points by the paper's rule, however many are outliers.
     weights = robust.weights()
     flagged = weights < 0.5**0.5
     hits = int((flagged & outlying).sum())
-    print(
-        f"\nflagged (weight below 0.71): {int(flagged.sum())} points, {hits} of them outliers. The ten least trusted:"
-    )
+    print(f"\nflagged: the {int(flagged.sum())} points beyond c = Q(0.95), {hits} of them outliers. Least trusted:")
     print(f"{'row':>5}{'x':>8}{'y':>8}{'weight':>8}{'expected':>10}  outlier?")
     expected = robust.leave_one_out().mean
     for row in weights.argsort()[:10].tolist():
@@ -77,16 +78,21 @@ def draw(X: Tensor, truth: Tensor, y: Tensor, models: dict[str, RCGP]) -> None:
     )
     x, colours = X[:, 0].numpy(), {"GP": "#4daf4a", "RCGP": "#377eb8"}
     weights = models["RCGP"].weights().numpy()
-    top.scatter(x, y.numpy(), s=12, c=weights, cmap="Greys", vmin=-0.4, vmax=1, edgecolors="#777777", linewidths=0.3)
+    low, high = float(truth.min()) - 2.0, float(truth.max()) + 2.0
+    for marker, shown in (("o", (y > low) & (y < high)), ("^", y >= high), ("v", y <= low)):
+        height = y[shown].clamp(low + 0.1, high - 0.1).numpy()  # what lies beyond the frame is drawn at its edge
+        top.scatter(
+            x[shown.numpy()], height, s=9 if marker == "o" else 22, marker=marker, color="#555555", linewidths=0
+        )
     top.plot(x, truth.numpy(), color="black", linewidth=1, linestyle="--", label="truth")
     for name, model in models.items():
         posterior = model.posterior(X)
         mean, sd = posterior.mean.numpy(), posterior.stddev.numpy()
         top.plot(x, mean, color=colours[name], label=name)
         top.fill_between(x, mean - 1.96 * sd, mean + 1.96 * sd, color=colours[name], alpha=0.2, linewidth=0)
-    top.set_ylabel("y")
-    top.legend(loc="upper right", ncols=3, frameon=False)
-    top.set_title("10 % outliers: a plain and a robust conjugate Gaussian process (band: 95 % of f)")
+    top.set(ylabel="y", ylim=(low, high))
+    top.legend(loc="lower left", ncols=3, frameon=False)
+    top.set_title("10 % outliers (most beyond the frame): a plain and a robust conjugate GP, with bands of 95 % for f")
     bottom.bar(x, weights, width=0.07, color=colours["RCGP"])
     bottom.set(xlabel="x", ylabel="weight", ylim=(0, 1.05))
     FIGURE.parent.mkdir(exist_ok=True)

@@ -115,6 +115,13 @@ def test_parameters_that_need_no_gradient_stay_fixed():
     assert model.noise.item() == pytest.approx(0.3)
 
 
+def test_a_fit_works_where_gradients_are_switched_off():
+    model, other = small_model(), small_model()
+    with torch.no_grad():
+        value = fit(model).value
+    assert value == fit(other).value
+
+
 def test_a_model_with_nothing_to_fit_is_only_evaluated():
     model = small_model().requires_grad_(False)
     before = state(model)
@@ -263,7 +270,7 @@ def test_a_wall_in_front_of_the_optimum_ends_at_the_wall():
 
 
 def test_failure_at_every_start_leaves_the_model_alone():
-    model = small_model()
+    model = small_model(mean=gpytorch.means.LinearMean(2))
     before = state(model)
     with pytest.raises(FitError, match="could not be computed at any of 3 starts"):
         fit(model, failing_beyond(0.0), restarts=2)

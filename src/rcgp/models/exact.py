@@ -139,13 +139,14 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
     @noise.setter
     def noise(self, value: float | Tensor) -> None:
         check_positive(value, "noise")
+        number = torch.as_tensor(value, dtype=torch.float64).detach().reshape(())
         lower = float(self.raw_noise_constraint.lower_bound)
-        if not float(value) > lower:
+        if not float(number) > lower:
             raise ValueError(
                 f"noise must be above {lower:.3g}, a share of {NOISE_FLOOR:g} of the data's squared spread, got "
-                f"{float(value):.3g}; for less, build the model with RCGP(noise=...)"
+                f"{float(number):.3g}; for less, build the model with RCGP(noise=...)"
             )
-        raw = self.raw_noise_constraint.inverse_transform(torch.as_tensor(value, dtype=torch.float64).detach())
+        raw = self.raw_noise_constraint.inverse_transform(number.to(self.raw_noise.device))
         self.initialize(raw_noise=raw.to(self.raw_noise))
 
     def residual(self) -> Tensor:

@@ -7,6 +7,7 @@ recomputing the kernel in each: nothing of size n x n is kept, the blocks stay i
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gpytorch
@@ -16,8 +17,8 @@ from torch.autograd.function import once_differentiable
 
 __all__ = ["kernel_matrix"]
 
-# Rows of a block. Below two blocks there is nothing to gain.
-_BLOCK = 256
+# Largest number of rows of a block. For a single block there is nothing to gain.
+_BLOCK = 512
 
 _PAIRWISE = (
     gpytorch.kernels.CosineKernel,
@@ -42,7 +43,7 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:
         ``n x n`` matrix. Cost O(n²) kernel values, and for the gradient of a usual kernel half of them again.
     """
     parameters = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
-    if torch.is_grad_enabled() and parameters and X.shape[0] > 2 * _BLOCK and _is_pairwise(kernel):
+    if torch.is_grad_enabled() and parameters and X.shape[0] > _BLOCK and _is_pairwise(kernel):
         K: Tensor = _BlockwiseKernelMatrix.apply(kernel, X, *parameters)  # type: ignore[no-untyped-call]
     else:
         K = kernel(X).to_dense()
@@ -77,8 +78,9 @@ class _BlockwiseKernelMatrix(torch.autograd.Function):
         X, *parameters = ctx.saved_tensors
         totals = [torch.zeros_like(parameter) for parameter in parameters]
         n = X.shape[0]
-        for start in range(0, n, _BLOCK):
-            end = min(start + _BLOCK, n)
+        rows = math.ceil(n / math.ceil(n / _BLOCK))  # equal blocks
+        for start in range(0, n, rows):
+            end = min(start + rows, n)
             # Entries left of the diagonal block stand for their mirror images too.
             grad_block = grad_K[start:end, :end].clone()
             grad_block[:, :start] += grad_K[:start, start:end].mT

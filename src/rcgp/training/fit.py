@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import SupportsIndex
 
 from rcgp.models import RCGP
 from rcgp.training.objectives import OBJECTIVES, Objective
@@ -100,22 +101,27 @@ def fit(
         raise TypeError(f"model must be an RCGP, got {type(model).__name__}")
     name, function = _named_objective(objective)
     for argument, number, least in (("restarts", restarts, 0), ("max_iterations", max_iterations, 1)):
-        if not isinstance(number, int) or number < least:
+        if not isinstance(number, SupportsIndex) or number < least:
             raise ValueError(f"{argument} must be a whole number, at least {least}, got {number!r}")
     began = time.perf_counter()
     with _float64(model), _reporter(progress) as report:
         search = Search(model, function, report)
-        first = search.read()
         try:
             outcomes = [search.run(start, max_iterations) for start in search.starts(restarts, seed)]
         except KeyboardInterrupt:
-            search.write(first if search.best is None else search.best.x)
+            if search.best is None:
+                search.restore()
+            else:
+                search.write(search.best.x)
             raise
         except BaseException:
-            search.write(first)
+            search.restore()
             raise
         best = max(outcomes, key=lambda outcome: outcome.value)
-        search.write(first if best.value == -math.inf else best.x)
+        if best.value == -math.inf:
+            search.restore()
+        else:
+            search.write(best.x)
     if best.value == -math.inf:
         raise FitError(
             f"the objective {name!r} could not be computed at any of {len(outcomes)} starts: {best.message}. "

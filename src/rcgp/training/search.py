@@ -60,6 +60,7 @@ class Search:
         trainable = [entry for entry in model.named_parameters_and_constraints() if entry[1].requires_grad]
         self.model, self.objective, self.report = model, objective, report
         self.parameters: list[Tensor] = [parameter for _, parameter, _ in trainable]
+        self.before = [parameter.detach().clone() for parameter in self.parameters]
         self.scale = self._flat(_natural_scales(model, self.parameters))
         # A constraint without a transform is left to the optimiser, as GPyTorch means it.
         self.lower = self._flat([_raw_bound(p, constraint, "lower") for _, p, constraint in trainable])
@@ -84,6 +85,12 @@ class Search:
                 part, x = x[: parameter.numel()], x[parameter.numel() :]
                 parameter.copy_(torch.from_numpy(part).reshape(parameter.shape))
 
+    def restore(self) -> None:
+        """Every parameter as it was, to the bit."""
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, self.before, strict=True):
+                parameter.copy_(value)
+
     def starts(self, restarts: int, seed: int | None) -> list[Vector]:
         """The current parameters, then as many random ones around them as asked for."""
         first, random = self.read(), np.random.default_rng(seed)
@@ -95,7 +102,8 @@ class Search:
         self.evaluations += 1
         self.write(x)
         try:
-            value = self.objective(self.model)
+            with torch.enable_grad():
+                value = self.objective(self.model)
             gradients: tuple[Tensor, ...] = ()
             if self.parameters:
                 gradients = torch.autograd.grad(value, self.parameters, allow_unused=True, materialize_grads=True)
@@ -116,7 +124,8 @@ class Search:
 
     def run(self, start: Vector, max_iterations: int) -> Outcome:
         """L-BFGS-B from one start, on the negative objective for each observation."""
-        best = Outcome(self.evaluate(start)[0], start)
+        at_start = self.evaluate(start)
+        best = Outcome(at_start[0], start)
         if best.value == -math.inf:
             return Outcome(-math.inf, start, message=self.reason + self._largest_residual())
         if not start.size:
@@ -124,7 +133,8 @@ class Search:
 
         def loss(x: Vector) -> tuple[float, Vector]:
             nonlocal best
-            value, gradient = self.evaluate(x)
+            # L-BFGS-B begins by asking for what is known already.
+            value, gradient = at_start if np.array_equal(x, start) else self.evaluate(x)
             if value == -math.inf:
                 return self._wall(x, best)
             if value > best.value:
@@ -172,7 +182,8 @@ def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
     indices = [i for i, parameter in enumerate(parameters) if id(parameter) in own]
     if not indices:
         return scales
-    values = model.mean(model.train_X)
+    with torch.enable_grad():
+        values = model.mean(model.train_X)
     spread = robust_spread((model.train_y - values).detach())
     random = torch.Generator(device="cpu").manual_seed(0)
     sums = [torch.zeros_like(scales[i]) for i in indices]
