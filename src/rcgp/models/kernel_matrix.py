@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 
 __all__ = ["kernel_matrix"]
 
-# Largest number of rows of a block. For a single block there is nothing to gain.
-_BLOCK = 512
+# Largest number of rows of a block. For one or two blocks there is nothing to gain.
+_BLOCK = 256
 
 _PAIRWISE = (
     gpytorch.kernels.CosineKernel,
@@ -43,7 +43,7 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:
         ``n x n`` matrix. Cost O(n²) kernel values, and for the gradient of a usual kernel half of them again.
     """
     parameters = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
-    if torch.is_grad_enabled() and parameters and X.shape[0] > _BLOCK and _is_pairwise(kernel):
+    if torch.is_grad_enabled() and parameters and X.shape[0] > 2 * _BLOCK and _is_pairwise(kernel):
         K: Tensor = _BlockwiseKernelMatrix.apply(kernel, X, *parameters)  # type: ignore[no-untyped-call]
     else:
         K = kernel(X).to_dense()
