@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
+import gpytorch
 import numpy as np
 import torch
 
@@ -56,3 +58,22 @@ def make_twin(weight="imq", n=17, seed=0, noise=NOISE, mean="constant", **argume
 def set_hyperparameters(model: RCGP) -> None:
     model.kernel.base_kernel.lengthscale = torch.tensor(LENGTHSCALE)
     model.kernel.outputscale = torch.tensor(VARIANCE, dtype=torch.float64)
+
+
+def gpytorch_gp(twin: Twin) -> tuple[gpytorch.models.ExactGP, gpytorch.likelihoods.GaussianLikelihood]:
+    """GPyTorch's ordinary GP with the same data, kernel, mean and noise."""
+
+    class ExactGP(gpytorch.models.ExactGP):
+        def __init__(self):
+            super().__init__(torch.tensor(twin.X), torch.tensor(twin.y), likelihood)
+            self.mean_module = gpytorch.means.ConstantMean()
+            self.covar_module = copy.deepcopy(twin.model.kernel)
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    likelihood = gpytorch.likelihoods.GaussianLikelihood()
+    gp = ExactGP().double()
+    gp.mean_module.constant.data.fill_(twin.m[0])
+    likelihood.noise = torch.tensor(twin.noise, dtype=torch.float64)
+    return gp, likelihood

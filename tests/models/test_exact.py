@@ -16,7 +16,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 import reference
-from problems import LENGTHSCALE, NOISE, VARIANCE, WEIGHTS, make_data, make_twin, set_hyperparameters
+from problems import LENGTHSCALE, NOISE, VARIANCE, WEIGHTS, gpytorch_gp, make_data, make_twin, set_hyperparameters
 from rcgp import RCGP, fit
 from rcgp.core.exact import ExactPosterior
 from rcgp.weights import Constant, Heteroskedastic, InverseMultiquadric, NoNoiseTerm, NoShrinkage, SquaredExponential
@@ -75,23 +75,6 @@ def test_heteroskedastic_weights_are_a_gp_with_that_noise_at_each_point():
         posterior = model.posterior(torch.tensor(TEST_X))
         np.testing.assert_allclose(posterior.mean, mean, atol=1e-8)
         np.testing.assert_allclose(posterior.covariance_matrix, cov, atol=1e-8)
-
-
-def gpytorch_gp(twin, y=None):
-    class ExactGP(gpytorch.models.ExactGP):
-        def __init__(self):
-            super().__init__(torch.tensor(twin.X), torch.tensor(twin.y if y is None else y), likelihood)
-            self.mean_module = gpytorch.means.ConstantMean()
-            self.covar_module = copy.deepcopy(twin.model.kernel)
-
-        def forward(self, x):
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-    likelihood = gpytorch.likelihoods.GaussianLikelihood()
-    gp = ExactGP().double()
-    gp.mean_module.constant.data.fill_(twin.m[0])
-    likelihood.noise = torch.tensor(twin.noise, dtype=torch.float64)
-    return gp, likelihood
 
 
 def test_constant_weights_are_gpytorchs_gp():

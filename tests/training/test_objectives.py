@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import reference
-from problems import WEIGHTS, make_data, make_twin, set_hyperparameters
+from problems import WEIGHTS, gpytorch_gp, make_data, make_twin, set_hyperparameters
 from rcgp import RCGP
 from rcgp.core.loo import log_density
 from rcgp.training import objectives
@@ -116,19 +116,8 @@ def test_loo_objective_equals_the_sum_over_refits(weight):
 
 
 def gpytorch_objective(twin, objective):
-    class ExactGP(gpytorch.models.ExactGP):
-        def __init__(self):
-            super().__init__(torch.tensor(twin.X), torch.tensor(twin.y), likelihood)
-            self.mean_module = gpytorch.means.ConstantMean()
-            self.covar_module = twin.model.kernel
-
-        def forward(self, x):
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
-    gp = ExactGP().double().train()
-    gp.mean_module.constant.data.fill_(twin.m[0])
-    likelihood.noise = torch.tensor(twin.noise, dtype=torch.float64)
+    gp, likelihood = gpytorch_gp(twin)
+    gp.train()
     return objective(likelihood, gp)(gp(torch.tensor(twin.X)), torch.tensor(twin.y)).item() * len(twin.y)
 
 
