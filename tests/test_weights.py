@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import numpy as np
 import pytest
@@ -274,6 +275,19 @@ def test_constant_user_weight_has_slope_zero():
 
     e, x = points()
     assert (Half().slope(e, x, NOISE) == 0).all()
+
+
+def test_a_noise_rate_that_cannot_be_copied_is_shared():
+    class Locked:
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def __call__(self, x):
+            return 1 + x[..., 0]
+
+    e, x = points()
+    weight = Heteroskedastic(Locked())
+    assert torch.equal(copy.deepcopy(weight)(e, x, NOISE), weight(e, x, NOISE))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -158,3 +158,14 @@ def test_one_kernel_matrix_serves_several_outputs():
     parts = [leave_one_out(K, PseudoData(z[i], s[i])) for i in range(3)]
     (summed,) = torch.autograd.grad(sum(part.mean.sum() + part.variance.sum() for part in parts), K)
     torch.testing.assert_close(shared, summed)
+
+
+def test_batches_of_kernels_and_of_data_broadcast():
+    B, z, s = inputs(5, 3)
+    K = B @ B.mT
+    mean, variance = leave_one_out(K.unsqueeze(1), PseudoData(z[:2], s[:2]))  # 3 x 1 and 2
+    assert mean.shape == variance.shape == (3, 2, 5)
+    torch.testing.assert_close(mean[2, 1], leave_one_out(K[2], PseudoData(z[1], s[1])).mean)
+    torch.testing.assert_close(
+        leave_one_out(K, PseudoData(z[0], s[0])).mean[1], leave_one_out(K[1], PseudoData(z[0], s[0])).mean
+    )

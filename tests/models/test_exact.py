@@ -19,6 +19,7 @@ import reference
 from problems import LENGTHSCALE, NOISE, VARIANCE, WEIGHTS, gpytorch_gp, make_data, make_twin, set_hyperparameters
 from rcgp import RCGP, fit
 from rcgp.core.exact import ExactPosterior
+from rcgp.training.objectives import leave_one_out
 from rcgp.weights import Constant, Heteroskedastic, InverseMultiquadric, NoNoiseTerm, NoShrinkage, SquaredExponential
 
 TEST_X = np.random.default_rng(9).uniform(-2, 2, (6, 2))
@@ -446,7 +447,15 @@ def change_mean_function(model):
     model.offset.fill_(3.0)
 
 
-@pytest.mark.parametrize("change", [change_weight, change_epsilon, change_kernel, change_mean_function])
+def change_smoothness(model):
+    model.kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5)).double()
+    model.posterior(model.train_X)
+    model.kernel.base_kernel.nu = 0.5
+
+
+@pytest.mark.parametrize(
+    "change", [change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function]
+)
 def test_predictions_follow_changes_that_no_parameter_shows(change):
     X, y = (torch.tensor(a) for a in make_data())
     offset = torch.zeros(1, dtype=torch.float64)
@@ -467,6 +476,37 @@ def test_gradients_do_not_leak_into_hyperparameters():
     (posterior.mean.sum() + posterior.variance.sum()).backward()
     assert x.grad is not None
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_gradients_do_not_leak_into_the_function_that_is_the_mean():
+    network = torch.nn.Linear(2, 1).double()
+    X, y = (torch.tensor(a) for a in make_data())
+    model = RCGP(X, y, mean=lambda x: network(x)[..., 0])
+    assert not model.posterior(X).mean.requires_grad
+    x = torch.tensor(TEST_X, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: model.posterior(x).mean, (x,))
+    model.posterior(x).mean.sum().backward()
+    leave_one_out(model).backward()
+    assert network.weight.grad is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_fitted_float32_model_predicts_like_a_float64_one(seed):
+    """Fits of nearly noiseless or nearly linear data end where float32 could not factorise."""
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(100, 3, generator=generator)
+    y = X.sum(dim=1) + 0.01 * seed * torch.randn(100, generator=generator)
+    model = RCGP(X, y)
+    fit(model)
+    double = copy.deepcopy(model).double()
+    x = torch.rand(50, 3, generator=generator)
+    ours, expected = model.posterior(x), double.posterior(x.double())
+    assert ours.mean.dtype == ours.variance.dtype == ours.covariance_matrix.dtype == torch.float32
+    torch.testing.assert_close(ours.mean, expected.mean.float(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours.stddev, expected.stddev.float(), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        model.leave_one_out().variance, double.leave_one_out().variance.float(), rtol=1e-4, atol=1e-7
+    )
 
 
 def test_inference_mode_gives_the_same_posterior_and_spoils_nothing():

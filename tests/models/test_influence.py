@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gpytorch
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -121,6 +122,8 @@ def test_the_threshold_is_held_at_its_value_for_the_clean_data():
 def test_shapes_numbers_and_lists_are_accepted():
     model = make_twin("imq").model
     assert posterior_influence(model, 1, 3.0).shape == ()
+    assert posterior_influence(model, np.int64(1), np.arange(5.0)[::-1]).shape == (5,)
+    assert posterior_influence(model, model.weights().argmin(), 1.0).shape == ()
     assert posterior_influence(model, index=-1, values=[[1.0, 2.0], [3.0, 4.0]]).shape == (2, 2)
     # As one would type it: without a dtype these are single precision, and mostly infinite.
     assert posterior_influence(model, 7, torch.logspace(0, 300, 50)).isfinite().all()
@@ -128,7 +131,7 @@ def test_shapes_numbers_and_lists_are_accepted():
 
 def test_bad_arguments_are_named():
     model = make_twin("imq").model
-    for index in (17, [1, 2], 1.5):
+    for index in (17, [1, 2], 1.5, True):
         with pytest.raises(IndexError, match="17 training rows"):
             posterior_influence(model, index, [1.0])
     with pytest.raises(ValueError, match=r"values contains nan at position \(1,\)"):

@@ -63,3 +63,16 @@ def test_fixed_parameters_get_no_gradient(monkeypatch):
     K.sum().backward()
     assert kernel.raw_outputscale.grad is None
     assert kernel.base_kernel.raw_lengthscale.grad is not None
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e10])
+def test_sums_with_a_linear_kernel_are_dense_sums(scale):
+    """GPyTorch's own sum would factorise the other summand, with an absolute jitter that fails in large units."""
+    kernel = (k.ScaleKernel(k.RBFKernel() + k.LinearKernel()) + k.LinearKernel() * k.RBFKernel()).double()
+    kernel.kernels[0].outputscale = torch.tensor(scale, dtype=torch.float64)
+    X = torch.rand(50, 1, dtype=torch.float64)
+    scaled, product = kernel.kernels
+    parts = [part(X).to_dense() for part in scaled.base_kernel.kernels]
+    factors = [part(X).to_dense() for part in product.kernels]
+    expected = scale * (parts[0] + parts[1]) + factors[0] * factors[1]
+    torch.testing.assert_close(kernel_matrix(kernel, X), expected, rtol=1e-12, atol=0)

@@ -87,6 +87,7 @@ def test_units_of_the_inputs_do_not_matter():
     X, y = data()
     for mean in ("linear", "quadratic", "robust_linear"):
         torch.testing.assert_close(prior_mean(X * 1e6 + 1e7, y, mean), prior_mean(X, y, mean), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(prior_mean(X * 1e170, y, mean), prior_mean(X, y, mean), rtol=1e-6, atol=1e-6)
 
 
 def test_a_callable_is_the_mean():

@@ -115,11 +115,32 @@ def test_parameters_that_need_no_gradient_stay_fixed():
     assert model.noise.item() == pytest.approx(0.3)
 
 
-def test_a_fit_works_where_gradients_are_switched_off():
+@pytest.mark.parametrize("switch", [torch.no_grad, torch.inference_mode])
+def test_a_fit_works_where_gradients_are_switched_off(switch):
     model, other = small_model(), small_model()
-    with torch.no_grad():
+    with switch():
         value = fit(model).value
     assert value == fit(other).value
+
+
+def test_a_mean_that_does_not_use_its_parameter_leaves_it_alone():
+    class Idle(gpytorch.means.Mean):
+        def __init__(self):
+            super().__init__()
+            self.register_parameter("idle", torch.nn.Parameter(torch.tensor(2.0)))
+
+        def forward(self, x):
+            return torch.zeros(x.shape[:-1], dtype=x.dtype)
+
+    model = small_model(mean=Idle())
+    fit(model)
+    assert model.mean.idle.item() == 2.0
+
+
+@pytest.mark.parametrize("objective", [lambda model: 1.0, lambda model: torch.ones(3)])
+def test_an_objective_that_gives_no_number_is_named(objective):
+    with pytest.raises(TypeError, match="an objective must return one number as a tensor"):
+        fit(small_model(), objective)
 
 
 def test_a_model_with_nothing_to_fit_is_only_evaluated():

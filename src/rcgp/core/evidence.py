@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rcgp.core.linalg import posterior_variance, scaled_cholesky
+from rcgp.core.linalg import broadcast, posterior_variance, scaled_cholesky
 from rcgp.core.pseudo import PseudoData
 
 __all__ = ["log_marginal", "log_pseudo_marginal"]
@@ -61,8 +61,7 @@ def log_pseudo_marginal(K: Tensor, pseudo: PseudoData, weight: Tensor, slope: Te
 
 
 def _signal_evidence(K: Tensor, pseudo: PseudoData) -> Tensor:
-    K = K.expand(*pseudo.target.shape[:-1], *K.shape[-2:])  # one kernel matrix may serve several outputs
-    value: Tensor = _SignalEvidence.apply(K, pseudo.target, pseudo.root_precision)  # type: ignore[no-untyped-call]
+    value: Tensor = _SignalEvidence.apply(*broadcast(K, pseudo.target, pseudo.root_precision))  # type: ignore[no-untyped-call]
     return value
 
 

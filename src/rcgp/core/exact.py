@@ -41,7 +41,11 @@ class ExactPosterior:
 
     def whiten(self, K_star: Tensor) -> Tensor:
         """V = L⁻¹ S K_starᵀ, ``... x n x q``, so that VᵀV is what the data take off the prior covariance. Cost n²q."""
-        V: Tensor = torch.linalg.solve_triangular(self.L, self.s.unsqueeze(-1) * K_star.mT, upper=False)
+        V: Tensor
+        if self.L.ndim == 2 and K_star.ndim > 2:
+            # One solve for all batches: torch would copy L for each of them.
+            return self.whiten(K_star.reshape(-1, K_star.shape[-1])).mT.reshape(K_star.shape).mT
+        V = torch.linalg.solve_triangular(self.L, self.s.unsqueeze(-1) * K_star.mT, upper=False)
         return V
 
     def variance(self, K_star: Tensor, prior_variance: Tensor) -> Tensor:

@@ -13,10 +13,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["NotPositiveDefiniteError", "cholesky", "noisy_points", "posterior_variance", "scaled_cholesky"]
+__all__ = [
+    "NotPositiveDefiniteError",
+    "broadcast",
+    "cholesky",
+    "noisy_points",
+    "posterior_variance",
+    "scaled_cholesky",
+]
 
 # Multiples of the rounding error, tried one after the other.
-_JITTER = (0.0, 1.0, 10.0, 100.0, 1000.0)
+_JITTER = (0.0, 1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
 
 # Rows of n x n matrices copied at a time.
 _ROWS = 256
@@ -30,7 +37,7 @@ def cholesky(M: Tensor) -> Tensor:
     """Lower Cholesky factor of M, with as little jitter as it takes and none where none is needed.
 
     The jitter is a multiple of n · eps · mean(diag M), the size of the rounding errors in M; it grows from one to a
-    thousand times that before the matrix is given up. In a batch only the failing members receive it.
+    million times that before the matrix is given up. In a batch only the failing members receive it.
 
     Args:
         M: ``... x n x n`` symmetric matrix; only its lower triangle is read.
@@ -57,6 +64,16 @@ def cholesky(M: Tensor) -> Tensor:
         "Either the kernel is not a covariance function, or a hyperparameter has run to an extreme value "
         "(noise near zero, lengthscale near zero or infinity); a larger noise variance usually helps."
     )
+
+
+def broadcast(K: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
+    """A kernel matrix ``... x n x n`` and vectors ``... x n`` with their batch dimensions made equal.
+
+    So one kernel matrix may serve several outputs, or one output several kernels; autograd sums the gradients.
+    """
+    shapes = (K.shape[:-2], *(vector.shape[:-1] for vector in vectors))
+    batch = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    return K.expand(*batch, *K.shape[-2:]), *(vector.expand(*batch, vector.shape[-1]) for vector in vectors)
 
 
 def scaled_cholesky(K: Tensor, s: Tensor) -> Tensor:

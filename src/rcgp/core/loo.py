@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rcgp.core.linalg import noisy_points, posterior_variance, scaled_cholesky
+from rcgp.core.linalg import broadcast, noisy_points, posterior_variance, scaled_cholesky
 from rcgp.core.pseudo import PseudoData
 
 __all__ = ["LeaveOneOut", "leave_one_out", "log_density"]
@@ -60,9 +60,7 @@ def leave_one_out(K: Tensor, pseudo: PseudoData) -> LeaveOneOut:
         Means and variances, ``... x n``. Cost n³ (Cholesky and inverse), and 1 to 2n³ more for the gradient;
         two n x n matrices besides K, three in the backward pass.
     """
-    # Pseudo-data of several outputs may share one kernel matrix; autograd then sums its gradients.
-    K = K.expand(*pseudo.target.shape[:-1], *K.shape[-2:])
-    mean, variance = _LeaveOneOutMoments.apply(K, pseudo.target, pseudo.root_precision)  # type: ignore[no-untyped-call]
+    mean, variance = _LeaveOneOutMoments.apply(*broadcast(K, pseudo.target, pseudo.root_precision))  # type: ignore[no-untyped-call]
     return LeaveOneOut(mean, variance)
 
 

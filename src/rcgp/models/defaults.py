@@ -12,7 +12,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-__all__ = ["NOISE_FLOOR", "above", "default_kernel", "robust_spread"]
+__all__ = ["NOISE_FLOOR", "above", "column_scales", "default_kernel", "robust_spread"]
 
 #: Data without noise, or without any variation, would drive a fitted σ² to zero; it stops at this share of the squared
 #: spread of the data, or of the starting value if that is smaller.
@@ -28,6 +28,14 @@ def robust_spread(residual: Tensor) -> float:
     spread = float(size.quantile(0.5)) / 0.6745 or float((size / size.shape[-1]).sum()) or 1.0
     limits = torch.finfo(residual.dtype)
     return float(min(max(spread, limits.tiny**0.4), limits.max**0.4))
+
+
+def column_scales(X: Tensor) -> Tensor:
+    """Standard deviation of each column of ``n x d`` inputs, 1 for a constant one: ``d``."""
+    largest = X.abs().amax(dim=0)
+    unit = torch.where(largest > 0, largest, torch.ones_like(largest))
+    deviation = (X / unit).std(dim=0, correction=0) * unit  # whose squares cannot overflow
+    return torch.where(deviation > 0, deviation, torch.ones_like(deviation))
 
 
 def above(lower: float) -> gpytorch.constraints.GreaterThan:
@@ -48,9 +56,6 @@ def default_kernel(X: Tensor, spread: float) -> gpytorch.kernels.Kernel:
     d = X.shape[-1]
     base = gpytorch.kernels.RBFKernel(ard_num_dims=d, lengthscale_constraint=above(0.0))
     kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=above(0.0)).to(X)
-    largest = X.abs().amax(dim=0)
-    unit = torch.where(largest > 0, largest, torch.ones_like(largest))
-    deviation = (X / unit).std(dim=0, correction=0) * unit  # cannot overflow
-    base.lengthscale = torch.where(deviation > 0, deviation, torch.ones_like(deviation)) * math.sqrt(d)
+    base.lengthscale = column_scales(X) * math.sqrt(d)
     kernel.outputscale = X.new_tensor(spread**2)  # a float would be rounded to float32 by GPyTorch
     return kernel

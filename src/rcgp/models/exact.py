@@ -61,6 +61,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
 
     The model is ready to predict once built; :func:`rcgp.fit` chooses the hyperparameters. There are no training and
     evaluation modes. Modules given by the caller are used as they are, not copied, and cast to the type of the data.
+    A model of float32 data answers in float32 but computes its factorisations in float64.
 
     Args:
         train_X: ``n x d`` inputs.
@@ -180,9 +181,18 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         The prior mean and the threshold c are held fixed: they are not recomputed without y_i.
         """
         with torch.no_grad():
-            terms = self.training_terms()
-            latent = leave_one_out(self.kernel_matrix(), terms.pseudo)
-            return LeaveOneOut(latent.mean + (self.train_y - terms.residual), latent.variance + terms.noise)
+            model = self.in_float64()
+            terms = model.training_terms()
+            latent = leave_one_out(model.kernel_matrix(), terms.pseudo)
+            mean, variance = latent.mean + (model.train_y - terms.residual), latent.variance + terms.noise
+            return LeaveOneOut(mean.to(self.train_y), variance.to(self.train_y))
+
+    def in_float64(self) -> RCGP:
+        """This model, or a copy of it in double precision if it is in single.
+
+        A fitted noise variance may be a billionth of the prior's: more than a factorisation in float32 survives.
+        """
+        return self if self.train_y.dtype == torch.float64 else copy.deepcopy(self).double()
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f, or of new observations, at test inputs.
@@ -200,7 +210,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         """
         x = check_test_inputs(test_X, self.train_X)
         process = self._posterior_process()
-        covariance = PosteriorKernel(process)(x)
+        covariance = PosteriorKernel(process, x.dtype)(x)
         if observation_noise:
             covariance = covariance.add_diagonal(self.noise.detach())
         return PosteriorNormal(process.mean(x), covariance)
@@ -230,6 +240,8 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
     def _posterior_process(self) -> PosteriorProcess:
         """The posterior at the current hyperparameters, recomputed only if something that it depends on has changed."""
         modules = [*self.mean.modules(), *self.kernel.modules()]
+        # What a module says of itself, such as the smoothness of a Matérn kernel, beside its tensors.
+        modules += [value for module in modules for value in sorted(_plain_attributes(module))]
         # Outside inference mode: tensors made in it could not take part in later gradients.
         with torch.inference_mode(False), torch.no_grad():
             pseudo = self.training_terms().pseudo
@@ -238,9 +250,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             tensors = [pseudo.target, pseudo.root_precision, self.train_X, *prior]
             if self._process is not None and _same(self._process[0], modules, self._process[1], tensors):
                 return self._process[2]
-            exact = condition(self.kernel_matrix(), pseudo)
-            mean, kernel = (copy.deepcopy(module).requires_grad_(False) for module in (self.mean, self.kernel))
-            process = PosteriorProcess(mean, kernel, self.train_X.clone(), exact)
+            model = self.in_float64()
+            exact = condition(model.kernel_matrix(), model.training_terms().pseudo)
+            mean, kernel = (copy.deepcopy(module).requires_grad_(False) for module in (model.mean, model.kernel))
+            process = PosteriorProcess(mean, kernel, model.train_X.clone(), exact)
             self._process = modules, [tensor.clone() for tensor in tensors], process
         return process
 
@@ -249,11 +262,17 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         return {**self.__dict__, "_process": None}
 
 
+def _plain_attributes(module: torch.nn.Module) -> list[str]:
+    """Public attributes of a module that are neither tensors nor modules, as text."""
+    plain = (bool, int, float, str, tuple, type(None))
+    return [f"{key}={value!r}" for key, value in vars(module).items() if key[0] != "_" and isinstance(value, plain)]
+
+
 def _same(old_modules: list[Any], modules: list[Any], old_tensors: list[Tensor], tensors: list[Tensor]) -> bool:
     """Whether the same modules stand in the same places, with tensors of the same values."""
     if len(old_modules) != len(modules) or len(old_tensors) != len(tensors):
         return False
-    return all(old is new for old, new in zip(old_modules, modules, strict=True)) and all(
+    return all(old is new or old == new for old, new in zip(old_modules, modules, strict=True)) and all(
         old.dtype == new.dtype and old.device == new.device and torch.equal(old, new)
         for old, new in zip(old_tensors, tensors, strict=True)
     )

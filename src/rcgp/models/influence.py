@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -11,11 +12,12 @@ from rcgp.core.influence import influence
 from rcgp.core.loo import leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models.exact import RCGP
+from rcgp.models.validation import as_real_tensor
 
 __all__ = ["posterior_influence"]
 
 
-def posterior_influence(model: RCGP, index: int, values: Any) -> Tensor:
+def posterior_influence(model: RCGP, index: SupportsIndex, values: Any) -> Tensor:
     """The paper's PIF: KL divergence between the posteriors of f with y_index as it is and replaced by each value.
 
     Hyperparameters, prior mean and threshold c stay as they are. Bounded for a robust weight, quadratic in the value
@@ -30,11 +32,14 @@ def posterior_influence(model: RCGP, index: int, values: Any) -> Tensor:
         One divergence for each value. Cost O(n³) once, O(1) for each value.
     """
     n = model.train_y.shape[0]
-    if not (isinstance(index, int) and -n <= index < n):
+    if isinstance(index, bool) or not isinstance(index, SupportsIndex) or not -n <= operator.index(index) < n:
         raise IndexError(f"index must name one of the {n} training rows, got {index!r}")
-    y_new = torch.as_tensor(values).to(model.train_y)
+    index = operator.index(index)
+    y_new = as_real_tensor(values, "values").detach().to(model.train_y.device)
     if bool(y_new.isnan().any()):
         raise ValueError(f"values contains nan at position {tuple(y_new.isnan().nonzero()[0].tolist())}")
+    dtype, model = model.train_y.dtype, model.in_float64()
+    y_new = y_new.to(model.train_y)
     with torch.no_grad():
         terms = model.training_terms()
         cavity = leave_one_out(model.kernel_matrix(), terms.pseudo)
@@ -46,4 +51,5 @@ def posterior_influence(model: RCGP, index: int, values: Any) -> Tensor:
         inputs = x.expand(e.shape[0], -1)
         w, slope = weight(e, inputs, terms.noise), weight.slope(e, inputs, terms.noise)
         after = pseudo_data(e, w, slope, terms.noise)
-        return influence(cavity.mean[index], cavity.variance[index], before, after).reshape(y_new.shape)
+        divergence = influence(cavity.mean[index], cavity.variance[index], before, after)
+        return divergence.reshape(y_new.shape).to(dtype)

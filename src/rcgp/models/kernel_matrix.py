@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["kernel_matrix"]
+__all__ = ["dense_kernel", "kernel_matrix"]
 
 # Largest number of rows of a block. For one or two blocks there is nothing to gain.
 _BLOCK = 256
 
+_COMPOSITE = (gpytorch.kernels.AdditiveKernel, gpytorch.kernels.ProductKernel)
 _PAIRWISE = (
     gpytorch.kernels.CosineKernel,
     gpytorch.kernels.LinearKernel,
@@ -46,7 +47,26 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:
     if torch.is_grad_enabled() and parameters and X.shape[0] > 2 * _BLOCK and _is_pairwise(kernel):
         K: Tensor = _BlockwiseKernelMatrix.apply(kernel, X, *parameters)  # type: ignore[no-untyped-call]
     else:
-        K = kernel(X).to_dense()
+        K = dense_kernel(kernel, X, X)
+    return K
+
+
+def dense_kernel(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+    """The kernel between ``... x q x d`` and ``... x p x d`` inputs as a plain tensor, ``... x q x p``.
+
+    Sums and products are taken of dense matrices: GPyTorch's lazy sum with a linear kernel would factorise the other
+    summands, in O(n³) and with a jitter of its own.
+    """
+    K: Tensor
+    if type(kernel) is gpytorch.kernels.AdditiveKernel and kernel.active_dims is None:
+        K = sum(dense_kernel(part, x1, x2) for part in kernel.kernels)  # type: ignore[assignment]
+    elif type(kernel) is gpytorch.kernels.ProductKernel and kernel.active_dims is None:
+        K = math.prod(dense_kernel(part, x1, x2) for part in kernel.kernels)  # type: ignore[assignment]
+    elif type(kernel) is gpytorch.kernels.ScaleKernel and type(kernel.base_kernel) in _COMPOSITE:
+        K = kernel.outputscale * dense_kernel(kernel.base_kernel, x1, x2)
+    else:
+        # The same object twice, so that GPyTorch knows the matrix to be symmetric.
+        K = kernel(x1, None if x1 is x2 else x2).to_dense()
     return K
 
 
@@ -55,7 +75,7 @@ def _is_pairwise(kernel: gpytorch.kernels.Kernel) -> bool:
 
     By exact type: a user's kernel may well treat x1 == x2 as a special case, ``is_stationary`` or not.
     """
-    if type(kernel) in (gpytorch.kernels.AdditiveKernel, gpytorch.kernels.ProductKernel):
+    if type(kernel) in _COMPOSITE:
         return all(_is_pairwise(part) for part in kernel.kernels)
     if type(kernel) is gpytorch.kernels.ScaleKernel:
         return _is_pairwise(kernel.base_kernel)
@@ -69,8 +89,7 @@ class _BlockwiseKernelMatrix(torch.autograd.Function):
     def forward(ctx: Any, kernel: gpytorch.kernels.Kernel, X: Tensor, *parameters: Tensor) -> Tensor:
         ctx.kernel = kernel
         ctx.save_for_backward(X, *parameters)
-        K: Tensor = kernel(X).to_dense()
-        return K
+        return dense_kernel(kernel, X, X)
 
     @staticmethod
     @once_differentiable
@@ -85,7 +104,7 @@ class _BlockwiseKernelMatrix(torch.autograd.Function):
             grad_block = grad_K[start:end, :end].clone()
             grad_block[:, :start] += grad_K[:start, start:end].mT
             with torch.enable_grad():
-                block = ctx.kernel(X[start:end], X[:end]).to_dense()
+                block = dense_kernel(ctx.kernel, X[start:end], X[:end])
             gradients = torch.autograd.grad(block, parameters, grad_block, allow_unused=True, materialize_grads=True)
             for total, gradient in zip(totals, gradients, strict=True):
                 total += gradient

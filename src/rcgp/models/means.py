@@ -6,11 +6,14 @@ The weights are centred on the prior mean, so its choice matters more here than 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import gpytorch
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rcgp.models.defaults import column_scales
 
 __all__ = ["CallableMean", "MeanLike", "PolynomialMean", "build_mean"]
 
@@ -70,9 +73,8 @@ class PolynomialMean(gpytorch.means.Mean):  # type: ignore[misc]
     def __init__(self, degree: int, X: Tensor, fit: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.degree = degree
-        spread = X.std(dim=0, correction=0)
         self.register_buffer("centre", X.mean(dim=0))
-        self.register_buffer("scale", torch.where(spread > 0, spread, torch.ones_like(spread)))
+        self.register_buffer("scale", column_scales(X))
         self.register_buffer("coefficients", fit(self.features(X)))
 
     def extra_repr(self) -> str:
@@ -106,13 +108,37 @@ class CallableMean(gpytorch.means.Mean):  # type: ignore[misc]
         return self  # nothing here ever changes, and not every function can be copied
 
     def forward(self, x: Tensor) -> Tensor:
-        value = self._function[0](x.to(self._dtype))
+        # As a function of x alone: what the function was made from, a network say, gets no gradient.
+        value = _InputsOnly.apply(x.to(self._dtype), self._function[0])  # type: ignore[no-untyped-call]
         if not isinstance(value, Tensor) or value.shape != x.shape[:-1]:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
                 f"mean must give a tensor of shape {tuple(x.shape[:-1])} for inputs {tuple(x.shape)}, got {got}"
             )
         return value.to(x)
+
+
+class _InputsOnly(torch.autograd.Function):
+    """x ↦ function(x), differentiable once in x and in nothing else."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor]) -> Any:
+        if not ctx.needs_input_grad[0]:
+            return function(x)
+        with torch.enable_grad():
+            ctx.x = x.detach().requires_grad_()
+            ctx.value = function(ctx.x)
+        return ctx.value.detach() if isinstance(ctx.value, Tensor) else ctx.value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        if not ctx.value.requires_grad:
+            return torch.zeros_like(ctx.x), None
+        (grad_x,) = torch.autograd.grad(
+            ctx.value, ctx.x, grad, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return grad_x, None
 
 
 def _least_squares(features: Tensor, y: Tensor) -> Tensor:

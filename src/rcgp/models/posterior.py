@@ -7,7 +7,7 @@ is built only for someone who asks for covariances or draws joint samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +16,22 @@ import torch
 from torch import Tensor
 
 from rcgp.core.exact import ExactPosterior
+from rcgp.core.linalg import cholesky
+from rcgp.models.kernel_matrix import dense_kernel
 
 __all__ = ["PosteriorKernel", "PosteriorNormal", "PosteriorProcess"]
 
 # Entries of the cross-covariance held at a time: 32 MB in float64.
 _CHUNK_ENTRIES = 2**22
 
+_NO_SHAPE = torch.Size()
+
 
 @dataclass(frozen=True)
 class PosteriorProcess:
     """A GP conditioned on its training data, at the hyperparameters it had then. Differentiable in the test inputs.
+
+    It computes in the type of its tensors, float64, and answers in that of the inputs.
 
     Attributes:
         prior_mean, kernel: copies of the prior's that nobody else changes.
@@ -40,40 +46,41 @@ class PosteriorProcess:
 
     def mean(self, x: Tensor) -> Tensor:
         """Posterior mean of f at ``... x q x d`` inputs: ``... x q``. Cost O(nq)."""
-        above_prior = torch.cat([self.exact.mean(self._cross(part)) for part in self._chunks(x)], dim=-1)
-        mean: Tensor = self.prior_mean(x) + above_prior
-        return mean
+        return self._in_chunks(x, lambda part: self.prior_mean(part) + self.exact.mean(self._cross(part)))
 
     def variance(self, x: Tensor) -> Tensor:
         """Posterior variance of f at ``... x q x d`` inputs: ``... x q``. Cost n²q, memory O(nq) for a chunk of q."""
-        parts = [self.exact.variance(self._cross(part), self.kernel(part, diag=True)) for part in self._chunks(x)]
-        return torch.cat(parts, dim=-1)
+        return self._in_chunks(x, lambda part: self.exact.variance(self._cross(part), self.kernel(part, diag=True)))
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Posterior covariance of f between ``... x q x d`` and ``... x p x d`` inputs: ``... x q x p``."""
-        K1 = self._cross(x1)
-        K2 = K1 if x1 is x2 else self._cross(x2)
-        return self.exact.covariance(K1, K2, self.kernel(x1, x2).to_dense())
+        first = x1.to(self.train_X)
+        second = first if x1 is x2 else x2.to(self.train_X)
+        K1 = self._cross(first)
+        K2 = K1 if x1 is x2 else self._cross(second)
+        return self.exact.covariance(K1, K2, dense_kernel(self.kernel, first, second)).to(x1)
 
     def _cross(self, x: Tensor) -> Tensor:
-        K_star: Tensor = self.kernel(x, self.train_X).to_dense()
-        return K_star
+        return dense_kernel(self.kernel, x, self.train_X)
 
-    def _chunks(self, x: Tensor) -> Iterator[Tensor]:
-        rows = max(1, _CHUNK_ENTRIES // (self.train_X.shape[0] * x[..., 0, 0].numel()))
-        yield from torch.split(x, rows, dim=-2)
+    def _in_chunks(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """A function of points, ``q x d`` to ``q``, on all of ``... x q x d``, a bounded number at a time."""
+        points = x.reshape(-1, x.shape[-1]).to(self.train_X)
+        rows = max(1, _CHUNK_ENTRIES // self.train_X.shape[0])
+        values = torch.cat([function(part) for part in torch.split(points, rows)])
+        return values.reshape(x.shape[:-1]).to(x)
 
 
 class PosteriorKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
     """The covariance function of a posterior process, so that GPyTorch can evaluate it when needed."""
 
-    def __init__(self, process: PosteriorProcess) -> None:
+    def __init__(self, process: PosteriorProcess, dtype: torch.dtype) -> None:
         super().__init__()
-        self._process = process
+        self._process, self._dtype = process, dtype
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._process.train_X.dtype
+        return self._dtype
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         if not diag:
@@ -84,12 +91,35 @@ class PosteriorKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
 
 class PosteriorNormal(gpytorch.distributions.MultivariateNormal):  # type: ignore[misc]
-    """GPyTorch's multivariate normal, without its floor under the variances.
+    """GPyTorch's multivariate normal without its absolute numbers, which mean something else in every unit of y.
 
-    GPyTorch raises every variance to at least 1e-6 in float32 or 1e-10 in float64, whatever the units of y.
+    GPyTorch raises each variance to at least 1e-6 in float32 or 1e-10 in float64, and adds a jitter of 1e-8 and more to
+    the covariance of samples and densities. Here variances are what they are, and the jitter is the one of the package.
     """
 
     @property
     def variance(self) -> Tensor:
         diagonal: Tensor = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
         return diagonal.expand(self._batch_shape + self._event_shape)
+
+    @property
+    def _unbroadcasted_scale_tril(self) -> Tensor:
+        return cholesky(self.covariance_matrix)
+
+    @_unbroadcasted_scale_tril.setter
+    def _unbroadcasted_scale_tril(self, value: Tensor) -> None:
+        """torch's constructor assigns what is computed here instead."""
+
+    def rsample(self, sample_shape: torch.Size = _NO_SHAPE, base_samples: Tensor | None = None) -> Tensor:
+        """Joint samples, ``sample_shape x ... x q``, from ``base_samples``, standard normal numbers, where given."""
+        shape = torch.Size(sample_shape) + self._batch_shape + self._event_shape
+        if base_samples is None:
+            base_samples = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        L = self._unbroadcasted_scale_tril
+        samples: Tensor = self.loc + (L @ base_samples.reshape(shape).unsqueeze(-1)).squeeze(-1)
+        return samples
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of joint values ``... x q``. Cost O(q³)."""
+        density: Tensor = torch.distributions.MultivariateNormal.log_prob(self, value)  # type: ignore[no-untyped-call]
+        return density

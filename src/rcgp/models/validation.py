@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "as_real_tensor",
     "check_finite",
     "check_kernel",
     "check_per_row",
@@ -32,7 +33,7 @@ def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
         train_X: ``n x d`` inputs, n and d at least 1: a tensor or anything that numpy reads as an array.
         train_y: ``n`` observations, likewise.
     """
-    X, y = _as_real_tensor(train_X, "train_X"), _as_real_tensor(train_y, "train_y")
+    X, y = as_real_tensor(train_X, "train_X"), as_real_tensor(train_y, "train_y")
     if X.ndim != 2:
         hint = "; for a single feature use train_X.unsqueeze(-1)" if X.ndim == 1 else ""
         raise ValueError(f"train_X must have shape n x d, got {tuple(X.shape)}{hint}")
@@ -57,7 +58,7 @@ def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
 
 def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
     """Test inputs ``... x q x d`` in the type of the training inputs, or a ValueError; gradients pass through."""
-    X = _as_real_tensor(test_X, "test_X")
+    X = as_real_tensor(test_X, "test_X")
     d = train_X.shape[-1]
     if X.ndim < 2 or X.shape[-1] != d:
         raise ValueError(f"test_X must have shape ... x q x {d} like the training inputs, got {tuple(X.shape)}")
@@ -116,7 +117,8 @@ def check_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor) -> None:
         raise ValueError(f"the kernel must have one output: for {len(few)} rows of train_X it gives {tuple(shape)}")
 
 
-def _as_real_tensor(values: Any, name: str) -> Tensor:
+def as_real_tensor(values: Any, name: str) -> Tensor:
+    """Numbers of any kind as a real floating tensor, or a ValueError that names the argument."""
     try:
         # By way of numpy, which reads lists and data frames as float64; a copy, so that read-only arrays serve too.
         tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, order="C"))

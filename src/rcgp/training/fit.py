@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import SupportsIndex
 
+import torch
+
 from rcgp.models import RCGP
 from rcgp.training.objectives import OBJECTIVES, Objective
 from rcgp.training.search import Progress, Search
@@ -86,7 +88,7 @@ def fit(
         objective: ``"loo"`` (the paper's), ``"marginal"`` (only for weights that do not depend on y),
             ``"pseudo_marginal"`` (ill-posed), or a function from the model to a scalar.
         restarts: number of further starts, at the current parameters plus standard normal noise on the raw
-            (unconstrained) scale; the best final value is kept.
+            (unconstrained) scale, for parameters of a mean in units of the scatter of y; the best end is kept.
         max_iterations: limit on the iterations of each start.
         seed: seed of the restarts.
         progress: ``True`` shows evaluations and best value on standard error; or a function called with both.
@@ -104,7 +106,7 @@ def fit(
         if not isinstance(number, SupportsIndex) or number < least:
             raise ValueError(f"{argument} must be a whole number, at least {least}, got {number!r}")
     began = time.perf_counter()
-    with _float64(model), _reporter(progress) as report:
+    with torch.inference_mode(False), _float64(model), _reporter(progress) as report:
         search = Search(model, function, report)
         try:
             outcomes = [search.run(start, max_iterations) for start in search.starts(restarts, seed)]

@@ -104,8 +104,10 @@ class Search:
         try:
             with torch.enable_grad():
                 value = self.objective(self.model)
-            gradients: tuple[Tensor, ...] = ()
-            if self.parameters:
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                raise TypeError(f"an objective must return one number as a tensor, got {value!r}")
+            gradients = tuple(torch.zeros_like(parameter) for parameter in self.parameters)
+            if value.requires_grad and self.parameters:
                 gradients = torch.autograd.grad(value, self.parameters, allow_unused=True, materialize_grads=True)
         except _NUMERICAL_ERRORS:
             return self._reject(x, "a matrix is not positive definite")
@@ -184,6 +186,8 @@ def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
         return scales
     with torch.enable_grad():
         values = model.mean(model.train_X)
+    if not values.requires_grad:
+        return scales
     spread = robust_spread((model.train_y - values).detach())
     random = torch.Generator(device="cpu").manual_seed(0)
     sums = [torch.zeros_like(scales[i]) for i in indices]

@@ -45,11 +45,17 @@ class Heteroskedastic(WeightFunction):
         self._noise_rate = (noise_rate,)
         self._dtype: torch.dtype | None = None
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Heteroskedastic:
+        clone = type(self)(self._noise_rate[0])  # not every function can be copied
+        clone._dtype = self._dtype
+        return clone
+
     def initialise(self, residual: Tensor) -> None:
         self._dtype = residual.dtype  # a fit in higher precision still calls r with the type that it knows
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
-        rate = self._noise_rate[0](inputs.to(self._dtype or inputs.dtype))
+        with torch.no_grad():
+            rate = self._noise_rate[0](inputs.to(self._dtype or inputs.dtype))
         if not isinstance(rate, Tensor) or rate.shape[-1:] != residual.shape[-1:]:
             got = tuple(rate.shape) if isinstance(rate, Tensor) else type(rate).__name__
             raise ValueError(f"noise_rate must give a tensor of shape {tuple(inputs.shape[:-1])}, got {got}")
