@@ -4,8 +4,8 @@ Run it with ``make benchmark`` or ``python benchmarks/loo_objective.py``. Everyt
 and reported as ratios: absolute times depend on the machine and its mood. Compared are
 
 - ``autograd``: the same formula, by Cholesky, written with torch operations and differentiated by autograd;
-- ``inverse``: the paper's formula through ``torch.linalg.inv(K + R)``, also by autograd: the cheapest way to let autograd
-  do it, without a check of positive definiteness and without accuracy for large noises;
+- ``inverse``: the paper's formula through ``torch.linalg.inv(K + R)``, also by autograd: the cheapest way to have it
+  done, without a check of positive definiteness and without accuracy for large noises;
 - ``gpytorch``: ``gpytorch.mlls.LeaveOneOutPseudoLikelihood`` of an ``ExactGP`` with the same kernel, at equal noises
   (it knows no weights);
 - ``floor``: one Cholesky factorisation, one inverse from it and one n x n product, the work that nobody can avoid.
