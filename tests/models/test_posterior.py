@@ -62,12 +62,21 @@ def test_samples_and_densities_do_not_depend_on_units(unit):
     base = torch.randn(500, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = one.rsample(torch.Size([500]), base_samples=base)
     torch.testing.assert_close(
-        other.rsample(torch.Size([500]), base_samples=base) / unit, expected, rtol=1e-4, atol=1e-4
+        other.rsample(torch.Size([500]), base_samples=base) / unit, expected, rtol=1e-6, atol=1e-6
     )
     log_units = 8 * torch.tensor(unit, dtype=torch.float64).log()
     torch.testing.assert_close(
-        other.log_prob(unit * expected[0]) + log_units, one.log_prob(expected[0]), rtol=1e-4, atol=0.1
+        other.log_prob(unit * expected[0]) + log_units, one.log_prob(expected[0]), rtol=1e-4, atol=1e-5
     )
+
+
+def test_samples_and_densities_share_one_factorisation(monkeypatch):
+    calls = []
+    original = module.cholesky
+    monkeypatch.setattr(module, "cholesky", lambda M: calls.append(1) or original(M))
+    posterior = make_twin("imq").model.posterior(torch.rand(4, 2, dtype=torch.float64))
+    posterior.log_prob(posterior.rsample())
+    assert len(calls) == 1
 
 
 def test_densities_equal_torchs_own():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import gpytorch
@@ -102,13 +103,9 @@ class PosteriorNormal(gpytorch.distributions.MultivariateNormal):  # type: ignor
         diagonal: Tensor = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
         return diagonal.expand(self._batch_shape + self._event_shape)
 
-    @property
+    @cached_property
     def _unbroadcasted_scale_tril(self) -> Tensor:
         return cholesky(self.covariance_matrix)
-
-    @_unbroadcasted_scale_tril.setter
-    def _unbroadcasted_scale_tril(self, value: Tensor) -> None:
-        """torch's constructor assigns what is computed here instead."""
 
     def rsample(self, sample_shape: torch.Size = _NO_SHAPE, base_samples: Tensor | None = None) -> Tensor:
         """Joint samples, ``sample_shape x ... x q``, from ``base_samples``, standard normal numbers, where given."""
