@@ -4,7 +4,10 @@ A robust conjugate GP with residuals e = y − m(x), weights w̃ and noise varia
 ordinary GP that observes (Prop. 3.1)
 
     pseudo-target   z = e − σ² ∂_y log w̃²        with
-    pseudo-noise    r = σ² / w̃²                  at each training point.
+    pseudo-noise    r = σ² / (w̃² p)              at each training point,
+
+where p scales the precision of a row: 1, or what the user knows of it (a row that is the mean of three measurements
+has p = 3).
 
 Exact inference, leave-one-out and influence know only (K, z, r) and never see a weight function.
 """
@@ -40,7 +43,9 @@ class PseudoData:
         return self.root_precision.square().reciprocal()
 
 
-def pseudo_data(residual: Tensor, weight: Tensor, slope: Tensor, noise: Tensor) -> PseudoData:
+def pseudo_data(
+    residual: Tensor, weight: Tensor, slope: Tensor, noise: Tensor, precision: Tensor | None = None
+) -> PseudoData:
     """Pseudo-targets and pseudo-noises from residuals and weights (Prop. 3.1; erratum 1 for the sign).
 
     A point whose weight is negligible (:func:`rcgp.weights.smallest_weight`) is deleted: it keeps that smallest weight
@@ -51,6 +56,7 @@ def pseudo_data(residual: Tensor, weight: Tensor, slope: Tensor, noise: Tensor) 
         weight: ``... x n`` weights w̃.
         slope: ``... x n`` slopes ∂_y log w̃².
         noise: ``...`` noise variance σ².
+        precision: ``... x n`` positive factors p on the precision of each row; ``None`` is 1.
 
     Returns:
         The pseudo-data. Cost O(n).
@@ -59,7 +65,8 @@ def pseudo_data(residual: Tensor, weight: Tensor, slope: Tensor, noise: Tensor) 
     deleted = weight <= smallest
     noise = noise.unsqueeze(-1)
     z = residual - noise * slope
+    s = weight.clamp_min(smallest) / noise.sqrt()
     return PseudoData(
         target=torch.where(deleted, torch.zeros_like(z), z),
-        root_precision=weight.clamp_min(smallest) / noise.sqrt(),
+        root_precision=s if precision is None else s * precision.sqrt(),
     )

@@ -24,6 +24,7 @@ from rcgp.models.validation import (
     check_kernel,
     check_per_row,
     check_positive,
+    check_sample_weight,
     check_test_inputs,
     check_training_data,
 )
@@ -41,6 +42,7 @@ class TrainingTerms:
         weight: ``n`` weights w̃.
         slope: ``n`` slopes ∂_y log w̃².
         noise: noise variance σ², a scalar.
+        row_noise: noise variance σ²/p of each observation, ``n``, or a scalar without sample weights p.
         pseudo: pseudo-data made from the above.
     """
 
@@ -48,6 +50,7 @@ class TrainingTerms:
     weight: Tensor
     slope: Tensor
     noise: Tensor
+    row_noise: Tensor
     pseudo: PseudoData
 
 
@@ -75,6 +78,8 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         noise: starting value of the noise variance σ². Default: a tenth of the squared robust spread of y − m.
             To hold it fixed in a fit: ``model.raw_noise.requires_grad_(False)``. It stays above 1e-12 times that
             squared spread, or that start if smaller, so that data without noise do not drive it to zero.
+        sample_weight: ``n`` positive factors p on the precision of each row: row i has noise variance σ²/p_i. A row
+            that is the mean of three measurements has p = 3; in the posterior it counts like three such rows.
 
     Raises:
         ValueError: for NaN, infinite, empty or mismatched data, naming the argument and the first bad row.
@@ -90,6 +95,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
 
     train_X: Tensor
     train_y: Tensor
+    sample_weight: Tensor | None
 
     def __init__(
         self,
@@ -100,8 +106,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         mean: MeanLike = "constant",
         weight: WeightFunction | None = None,
         noise: float | None = None,
+        sample_weight: Tensor | None = None,
     ) -> None:
         X, y = check_training_data(train_X, train_y)
+        precision = None if sample_weight is None else check_sample_weight(sample_weight, X)
         if kernel is not None and not isinstance(kernel, gpytorch.kernels.Kernel):
             raise TypeError(f"kernel must be a GPyTorch kernel, got {type(kernel).__name__}")
         if weight is not None and not isinstance(weight, WeightFunction):
@@ -111,6 +119,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         super().__init__()
         self.register_buffer("train_X", X, persistent=False)
         self.register_buffer("train_y", y, persistent=False)
+        self.register_buffer("sample_weight", precision, persistent=False)
         self.mean = build_mean(mean, X, y).to(X)
         with torch.no_grad():
             check_per_row(self.mean(X), X, "mean")
@@ -160,7 +169,8 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         e, noise = self.residual(), self.noise
         w = self.weight(e, self.train_X, noise)
         slope = self.weight.slope(e, self.train_X, noise)
-        return TrainingTerms(e, w, slope, noise, pseudo=pseudo_data(e, w, slope, noise))
+        row_noise = noise if self.sample_weight is None else noise / self.sample_weight
+        return TrainingTerms(e, w, slope, noise, row_noise, pseudo_data(e, w, slope, noise, self.sample_weight))
 
     def kernel_matrix(self) -> Tensor:
         """Kernel matrix of the training inputs, ``n x n``, differentiable in the kernel's parameters. Cost O(n²)."""
@@ -184,7 +194,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             model = self.in_float64()
             terms = model.training_terms()
             latent = leave_one_out(model.kernel_matrix(), terms.pseudo)
-            mean, variance = latent.mean + (model.train_y - terms.residual), latent.variance + terms.noise
+            mean, variance = latent.mean + (model.train_y - terms.residual), latent.variance + terms.row_noise
             return LeaveOneOut(mean.to(self.train_y), variance.to(self.train_y))
 
     def in_float64(self) -> RCGP:

@@ -50,6 +50,7 @@ def posterior_influence(model: RCGP, index: SupportsIndex, values: Any) -> Tenso
         e = (y_new - (model.train_y - terms.residual)[index]).reshape(-1)
         inputs = x.expand(e.shape[0], -1)
         w, slope = weight(e, inputs, terms.noise), weight.slope(e, inputs, terms.noise)
-        after = pseudo_data(e, w, slope, terms.noise)
+        precision = None if model.sample_weight is None else model.sample_weight[index]
+        after = pseudo_data(e, w, slope, terms.noise, precision)
         divergence = influence(cavity.mean[index], cavity.variance[index], before, after)
         return divergence.reshape(y_new.shape).to(dtype)

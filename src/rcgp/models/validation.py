@@ -19,6 +19,7 @@ __all__ = [
     "check_kernel",
     "check_per_row",
     "check_positive",
+    "check_sample_weight",
     "check_test_inputs",
     "check_training_data",
 ]
@@ -89,6 +90,22 @@ def check_positive(value: Any, name: str) -> None:
     number = float(value.detach()) if isinstance(value, Tensor) else float(value)
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} must be a positive variance, got {number}")
+
+
+def check_sample_weight(sample_weight: Any, X: Tensor) -> Tensor:
+    """Factors on the precision of each row of ``n x d`` inputs as a copy in their type, or a ValueError."""
+    weights = as_real_tensor(sample_weight, "sample_weight").detach().to(X, copy=True)
+    if weights.shape != X.shape[:1]:
+        raise ValueError(
+            f"sample_weight must have one number for each of the {X.shape[0]} rows, got {tuple(weights.shape)}"
+        )
+    check_finite(weights, "sample_weight")
+    if not bool((weights > 0).all()):
+        row = int((weights <= 0).nonzero()[0])
+        raise ValueError(
+            f"sample_weight must be positive, got {float(weights[row])} in row {row}; leave out rows of no weight"
+        )
+    return weights
 
 
 def check_per_row(values: Any, X: Tensor, name: str, least: float = -math.inf) -> None:

@@ -19,13 +19,13 @@ Objective = Callable[[RCGP], Tensor]
 
 
 def leave_one_out(model: RCGP) -> Tensor:
-    """Σ_i log p(y_i | all other observations), the paper's objective: log N(e_i; μ_i, v_i + σ²). Cost O(n³).
+    """Σ_i log p(y_i | all other observations), the paper's objective: log N(e_i; μ_i, v_i + σ²/p_i). Cost O(n³).
 
     Well posed for every weight. It is not itself robust: an observation far out is scored like all others.
     """
     terms = model.training_terms()
     mean, variance = loo.leave_one_out(model.kernel_matrix(), terms.pseudo)
-    return loo.log_density(terms.residual - mean, variance + terms.noise).sum() + log_prior(model)
+    return loo.log_density(terms.residual - mean, variance + terms.row_noise).sum() + log_prior(model)
 
 
 def marginal(model: RCGP) -> Tensor:
@@ -51,7 +51,9 @@ def pseudo_marginal(model: RCGP) -> Tensor:
     """
     terms = model.training_terms()
     K = model.kernel_matrix()
-    value = evidence.log_pseudo_marginal(K, terms.pseudo, terms.weight, terms.slope, terms.noise)
+    # Sample weights multiply the loss of each row, which is quadratic in its weight.
+    weight = terms.weight if model.sample_weight is None else terms.weight * model.sample_weight.sqrt()
+    value = evidence.log_pseudo_marginal(K, terms.pseudo, weight, terms.slope, terms.noise)
     return value + log_prior(model)
 
 

@@ -1,0 +1,115 @@
+"""Sample weights at the model: factors on the precision of each row."""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+import reference
+from problems import make_data, make_twin, set_hyperparameters
+from rcgp import RCGP, posterior_influence
+from rcgp.training.objectives import leave_one_out, marginal, pseudo_marginal
+from rcgp.weights import Constant, InverseMultiquadric
+
+COUNTS = np.array([1, 3, 2] * 6)[:17]
+
+
+def weighted_model(weight, counts=COUNTS, repeat=False, mean="zero"):
+    X, y = make_data()
+    if repeat:
+        X, y, counts = np.repeat(X, counts, axis=0), np.repeat(y, counts), None
+    model = RCGP(X, y, weight=weight, mean=mean, noise=0.05, sample_weight=counts)
+    set_hyperparameters(model)
+    return model
+
+
+@pytest.mark.parametrize("weight", [Constant(), InverseMultiquadric(c=1.3)], ids=["constant", "imq"])
+def test_a_whole_weight_counts_like_as_many_rows(weight):
+    """In the posterior, at given hyperparameters."""
+    test_X = torch.rand(9, 2, dtype=torch.float64)
+    posteriors = [weighted_model(weight, repeat=repeat).posterior(test_X) for repeat in (False, True)]
+    torch.testing.assert_close(posteriors[0].mean, posteriors[1].mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(posteriors[0].variance, posteriors[1].variance, rtol=1e-9, atol=1e-9)
+
+
+def test_leave_one_out_equals_refits_with_each_rows_own_noise():
+    twin = make_twin("imq")
+    twin.model.sample_weight = torch.tensor(COUNTS, dtype=torch.float64)
+    loo = twin.model.leave_one_out()
+    for i in range(len(twin.y)):
+        rest = np.delete(np.arange(len(twin.y)), i)
+        R = twin.noise**2 / 2 * twin.w[rest] ** -2.0 / COUNTS[rest]  # pseudo-noise over the factor
+        z = (twin.y - twin.m - twin.noise * twin.slope)[rest]
+        A = np.linalg.inv(twin.K[np.ix_(rest, rest)] + np.diag(R))
+        k = twin.K[rest, i]
+        assert loo.mean[i].item() == pytest.approx(twin.m[i] + k @ A @ z, abs=1e-9)
+        variance = twin.K[i, i] - k @ A @ k + twin.noise / COUNTS[i]
+        assert loo.variance[i].item() == pytest.approx(variance, abs=1e-9)
+    score = reference.log_normal(twin.y, loo.mean.numpy(), loo.variance.numpy()).sum()
+    assert leave_one_out(twin.model).item() == pytest.approx(score, abs=1e-8)
+
+
+def test_the_marginal_likelihood_is_that_of_noise_divided_by_the_weights():
+    model = weighted_model(Constant())
+    X, y = make_data()
+    K = reference.se_kernel(X, X, np.array([0.9, 1.7]), 1.4)
+    density = gpytorch.distributions.MultivariateNormal(
+        torch.zeros(17, dtype=torch.float64), torch.tensor(K + np.diag(0.05 / COUNTS))
+    ).log_prob(torch.tensor(y))
+    assert marginal(model).item() == pytest.approx(density.item(), abs=1e-8)
+
+
+def test_the_pseudo_marginal_likelihood_counts_the_loss_of_a_row_as_often_as_its_weight_says():
+    weight = InverseMultiquadric(c=1.3)
+    once, repeated = weighted_model(weight), weighted_model(weight, repeat=True)
+    assert pseudo_marginal(once).item() == pytest.approx(pseudo_marginal(repeated).item(), abs=1e-8)
+
+
+def test_influence_counts_the_weight_of_the_moved_row():
+    """Against the divergence between the two posteriors of f at the training points."""
+    twin = make_twin("imq", c=1.3, mean="zero")
+    model = weighted_model(InverseMultiquadric(c=1.3))
+    moved = weighted_model(InverseMultiquadric(c=1.3))
+    moved.train_y[1] = 4.0
+    before, after = (m.posterior(torch.tensor(twin.X)) for m in (model, moved))
+    # The two posteriors differ in the direction of f(x_1) alone.
+    kl = reference.gaussian_kl(
+        *(part[1:2].detach().numpy() if part.ndim == 1 else part[1:2, 1:2].detach().numpy()
+          for posterior in (before, after) for part in (posterior.mean, posterior.covariance_matrix))
+    )  # fmt: skip
+    assert posterior_influence(model, 1, [4.0]).item() == pytest.approx(kl, rel=1e-6)
+
+
+def test_gradients_of_the_objectives_match_central_differences():
+    model = weighted_model(InverseMultiquadric(c=1.3))
+    for objective in (leave_one_out, pseudo_marginal):
+        (gradient,) = torch.autograd.grad(objective(model), model.raw_noise)
+        values = []
+        for step in (1e-5, -1e-5):
+            with torch.no_grad():
+                model.raw_noise += step
+                values.append(objective(model).item())
+                model.raw_noise -= step
+        assert gradient.item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(5), r"one number for each of the 17 rows, got \(5,\)"),
+        (np.r_[np.ones(16), 0.0], "must be positive, got 0.0 in row 16"),
+        (np.r_[np.nan, np.ones(16)], "sample_weight contains nan in row 0"),
+    ],
+)
+def test_bad_weights_are_refused(weights, message):
+    with pytest.raises(ValueError, match=message):
+        weighted_model(Constant(), counts=weights)
+
+
+def test_weights_follow_the_type_of_the_model():
+    model = weighted_model(InverseMultiquadric()).float()
+    assert model.sample_weight.dtype == torch.float32
+    assert model.leave_one_out().mean.dtype == torch.float32
+    assert not any("sample_weight" in name for name in model.state_dict())
