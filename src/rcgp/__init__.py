@@ -1,15 +1,38 @@
 """rcgp: Gaussian process regression that outliers cannot break.
 
-from rcgp import RCGP, fit
+from rcgp import RCGPRegressor                # for a table: scikit-learn's contract
+
+model = RCGPRegressor().fit(X, y)
+model.predict(X_new, return_std=True), model.outliers_
+
+from rcgp import RCGP, fit                    # for tensors: GPyTorch kernels, posterior distributions
 
 model = RCGP(train_X, train_y)
 print(fit(model))
 model.posterior(test_X)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from rcgp.models import RCGP, posterior_influence
 from rcgp.training import FitError, FitReport, fit
 
-__all__ = ["RCGP", "FitError", "FitReport", "__version__", "fit", "posterior_influence"]
+if TYPE_CHECKING:
+    from rcgp.estimator import RCGPRegressor
+
+__all__ = ["RCGP", "FitError", "FitReport", "RCGPRegressor", "__version__", "fit", "posterior_influence"]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # scikit-learn takes a second to import: only those who use the estimator wait for it.
+    if name == "RCGPRegressor":
+        from rcgp.estimator import RCGPRegressor
+
+        return RCGPRegressor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -100,7 +100,7 @@ def test_gradients_of_the_objectives_match_central_differences():
     [
         (np.ones(5), r"one number for each of the 17 rows, got \(5,\)"),
         (np.r_[np.ones(16), 0.0], "must be positive, got 0.0 in row 16"),
-        (np.r_[np.nan, np.ones(16)], "sample_weight contains nan in row 0"),
+        (np.r_[np.nan, np.ones(16)], "sample_weight contains NaN in row 0"),
     ],
 )
 def test_bad_weights_are_refused(weights, message):

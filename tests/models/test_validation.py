@@ -20,9 +20,9 @@ def spoilt(tensor, index, value):
 
 
 BAD = {
-    "nan in X": (spoilt(X, (3, 1), torch.nan), Y, r"train_X contains nan in row 3, column 1 \(1 bad rows"),
+    "nan in X": (spoilt(X, (3, 1), torch.nan), Y, r"train_X contains NaN in row 3, column 1 \(1 bad rows"),
     "inf in X": (spoilt(X, (2, 0), torch.inf), Y, "train_X contains inf in row 2, column 0"),
-    "nan in y": (X, spoilt(Y, 4, torch.nan), "train_y contains nan in row 4"),
+    "nan in y": (X, spoilt(Y, 4, torch.nan), "train_y contains NaN in row 4"),
     "minus inf in y": (X, spoilt(Y, 1, -torch.inf), "train_y contains -inf in row 1"),
     "empty": (X[:0], Y[:0], "train_X is empty: it has 0 rows and 2 columns"),
     "no columns": (X[:, :0], Y, "train_X is empty: it has 5 rows and 0 columns"),
@@ -46,7 +46,7 @@ def test_bad_training_data_are_named(name):
 @pytest.mark.parametrize(
     ("test_X", "message"),
     [
-        (spoilt(X, (4, 0), torch.nan), "test_X contains nan in row 4, column 0"),
+        (spoilt(X, (4, 0), torch.nan), "test_X contains NaN in row 4, column 0"),
         (X[:, :1], "test_X must have shape ... x q x 2"),
         (X[0], "test_X must have shape"),
         (X[:0], "test_X is empty"),

@@ -7,16 +7,22 @@ depend on the units of X or y.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import gpytorch
 import torch
 from torch import Tensor
 
-__all__ = ["NOISE_FLOOR", "above", "column_scales", "default_kernel", "robust_spread"]
+from rcgp.models.constraints import above
+
+__all__ = ["NOISE_FLOOR", "add_weak_priors", "column_scales", "default_kernel", "robust_scales", "robust_spread"]
 
 #: Data without noise, or without any variation, would drive a fitted σ² to zero; it stops at this share of the squared
 #: spread of the data, or of the starting value if that is smaller.
 NOISE_FLOOR = 1e-12
+
+# Standard deviation of the logarithms of output scale and noise variance under the weak priors.
+_LOG_SPREAD = 2.0
 
 
 def robust_spread(residual: Tensor) -> float:
@@ -38,24 +44,63 @@ def column_scales(X: Tensor) -> Tensor:
     return torch.where(deviation > 0, deviation, torch.ones_like(deviation))
 
 
-def above(lower: float) -> gpytorch.constraints.GreaterThan:
-    """A constraint to values above a bound, by the exponential map."""
-    constraint = gpytorch.constraints.GreaterThan(0.0, transform=torch.exp, inv_transform=torch.log)
-    # GPyTorch's constructor would round the bound to single precision.
-    constraint.lower_bound = torch.tensor(lower, dtype=torch.float64)
-    return constraint
+def robust_scales(X: Tensor) -> Tensor:
+    """Scale of each column of ``n x d`` inputs: ``d``.
+
+    The width of the middle 90 % of its values as a multiple of a normal distribution's, so that a bad value does not
+    set the scale; the standard deviation where that width is zero (a rare indicator), 1 for a constant column.
+    """
+    low, high = torch.quantile(X, X.new_tensor([0.05, 0.95]), dim=0)
+    width = (high / 3.29 - low / 3.29).abs()  # divided first: the difference of two large numbers may overflow
+    return torch.where(width > 0, width, column_scales(X))
 
 
-def default_kernel(X: Tensor, spread: float) -> gpytorch.kernels.Kernel:
+def default_kernel(scales: Tensor, spread: float) -> gpytorch.kernels.Kernel:
     """Squared exponential with one lengthscale for each dimension, started at the scales of the data.
 
     Args:
-        X: ``n x d`` inputs. Lengthscales start at their standard deviations times √d.
+        scales: ``d`` scales of the inputs. Lengthscales start there, times √d.
         spread: robust standard deviation of the residuals, at whose square the output scale starts.
     """
-    d = X.shape[-1]
+    d = scales.shape[-1]
     base = gpytorch.kernels.RBFKernel(ard_num_dims=d, lengthscale_constraint=above(0.0))
-    kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=above(0.0)).to(X)
-    base.lengthscale = column_scales(X) * math.sqrt(d)
-    kernel.outputscale = X.new_tensor(spread**2)  # a float would be rounded to float32 by GPyTorch
+    kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=above(0.0)).to(scales)
+    base.lengthscale = scales * math.sqrt(d)
+    kernel.outputscale = scales.new_tensor(spread**2)  # a float would be rounded to float32 by GPyTorch
     return kernel
+
+
+def add_weak_priors(model: gpytorch.Module) -> None:
+    """Weak priors on a model with the default kernel at its starting values, which are in the units of the data.
+
+    With them a fit is not drawn to where everything is noise (endless lengthscales, no output scale). The lengthscales
+    have BoTorch's dimension-scaled log-normal prior, of location √2 + ½ log d and scale √3 for inputs in [0, 1]ᵈ: a
+    column of scale a counts as the interval of width a√12, the width of a uniform distribution with that standard
+    deviation. Output scale and noise variance are log-normal around their starts; at two standard deviations the factor
+    is 50 either way.
+
+    Args:
+        model: an ``RCGP`` as it was built, with ``kernel=None``.
+    """
+    base, kernel = model.kernel.base_kernel, model.kernel
+    location = math.sqrt(2.0) + 0.5 * math.log(12.0) + base.lengthscale.detach().log()
+    priors = gpytorch.priors.LogNormalPrior
+    spread = torch.as_tensor(_LOG_SPREAD).to(location)
+    wide = torch.full_like(location, math.sqrt(3.0))
+    # Given a name instead of a getter, GPyTorch would keep a local function, which cannot be pickled.
+    base.register_prior("lengthscale_prior", priors(location, wide), _Attribute("lengthscale"))
+    kernel.register_prior(
+        "outputscale_prior", priors(kernel.outputscale.detach().log(), spread), _Attribute("outputscale")
+    )
+    model.register_prior("noise_prior", priors(model.noise.detach().log(), spread), _Attribute("noise"))
+
+
+@dataclass(frozen=True)
+class _Attribute:
+    """The getter of an attribute: like ``operator.attrgetter``, but with a signature, which GPyTorch reads."""
+
+    name: str
+
+    def __call__(self, module: gpytorch.Module) -> Tensor:
+        value: Tensor = getattr(module, self.name)
+        return value

@@ -16,7 +16,8 @@ from torch import Tensor
 from rcgp.core.exact import condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
-from rcgp.models.defaults import NOISE_FLOOR, above, default_kernel, robust_spread
+from rcgp.models.constraints import above
+from rcgp.models.defaults import NOISE_FLOOR, default_kernel, robust_scales, robust_spread
 from rcgp.models.kernel_matrix import kernel_matrix
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal, PosteriorProcess
@@ -125,7 +126,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             check_per_row(self.mean(X), X, "mean")
             residual = self.residual()
         spread = robust_spread(residual)
-        self.kernel = default_kernel(X, spread) if kernel is None else kernel
+        self.kernel = default_kernel(robust_scales(X), spread) if kernel is None else kernel
         self.weight = InverseMultiquadric() if weight is None else weight
         self.register_parameter("raw_noise", torch.nn.Parameter(y.new_zeros(())))
         start = 0.1 * spread**2 if noise is None else float(noise)

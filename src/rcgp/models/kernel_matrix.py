@@ -22,6 +22,7 @@ _BLOCK = 256
 
 _COMPOSITE = (gpytorch.kernels.AdditiveKernel, gpytorch.kernels.ProductKernel)
 _PAIRWISE = (
+    gpytorch.kernels.ConstantKernel,
     gpytorch.kernels.CosineKernel,
     gpytorch.kernels.LinearKernel,
     gpytorch.kernels.MaternKernel,

@@ -71,14 +71,21 @@ def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
     return X.to(train_X.dtype)
 
 
-def check_finite(values: Tensor, name: str) -> None:
-    """Raise a ValueError that names the argument and the first row (and column) that is NaN or infinite."""
+def check_finite(values: Tensor, name: str, columns: Any = None) -> None:
+    """Raise a ValueError that names the argument and the first row (and column) that is NaN or infinite.
+
+    Args:
+        values: ``n`` or ``... x n x d`` numbers.
+        name: the argument's name.
+        columns: ``d`` names of the columns, where they have any.
+    """
     bad = ~values.isfinite()
     if not bool(bad.any()):
         return
     *_, row, column = (0, 0, *bad.nonzero()[0].tolist()) if values.ndim == 1 else bad.nonzero()[0].tolist()
-    where = f"row {column}" if values.ndim == 1 else f"row {row}, column {column}"
-    value = float(values[bad][0])
+    label = column if columns is None else repr(str(columns[column]))
+    where = f"row {column}" if values.ndim == 1 else f"row {row}, column {label}"
+    value = str(float(values[bad][0])).replace("nan", "NaN")
     bad_rows = int((bad if values.ndim == 1 else bad.any(dim=-1)).sum())
     raise ValueError(f"{name} contains {value} in {where} ({bad_rows} bad rows in all); drop or impute such rows")
 

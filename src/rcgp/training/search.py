@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models import RCGP
+from rcgp.models.constraints import Between
 from rcgp.models.defaults import robust_spread
 from rcgp.training.objectives import Objective
 
@@ -211,6 +212,8 @@ def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
 
 def _raw_bound(parameter: Tensor, constraint: object, side: str) -> Tensor:
     unbounded = torch.full_like(parameter.detach(), -math.inf if side == "lower" else math.inf)
+    if isinstance(constraint, Between):
+        return constraint.raw_bound(side).to(unbounded).expand_as(unbounded)
     if constraint is None or getattr(constraint, "enforced", True):
         return unbounded
     bound: Tensor = getattr(constraint, f"{side}_bound")

@@ -1,0 +1,164 @@
+"""One output of the estimator: a column of y becomes a fitted model, and the model a diagnosis of each row."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+
+import gpytorch
+import numpy as np
+import sklearn.gaussian_process.kernels as sk
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from rcgp.estimator.kernels import Noise, translate
+from rcgp.estimator.outliers import flag_outliers
+from rcgp.estimator.parameters import Recipe
+from rcgp.models import RCGP
+from rcgp.models.constraints import Between, above
+from rcgp.models.defaults import add_weak_priors, default_kernel, robust_spread
+from rcgp.training import FitReport, fit
+
+__all__ = ["Output", "fit_output", "lengthscales"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A fitted model and what it says of each of the ``n`` rows."""
+
+    model: RCGP
+    report: FitReport | None
+    weights: Tensor
+    loo_mean: Tensor
+    loo_std: Tensor
+    outliers: Tensor
+
+
+def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, random: np.random.RandomState) -> Output:
+    """Build and fit the model of one column of y.
+
+    Args:
+        how: the estimator's parameters.
+        X: ``n x d`` inputs.
+        y: ``n`` observations.
+        precision: ``n`` sample weights; rows of weight zero are left out of the model, but diagnosed.
+        random: source of the sample of rows and of the seed of restarts.
+    """
+    used = torch.ones(len(y), dtype=torch.bool) if precision is None else precision > 0
+    if precision is not None:
+        # Ones are no weights at all.
+        precision = None if bool((precision[used] == 1).all()) else precision[used]
+    X_used, y_used = X[used], y[used]
+    sample = torch.arange(len(y_used))
+    if how.fit_rows is not None and how.fit_rows < len(y_used):
+        sample = torch.from_numpy(np.sort(random.choice(len(y_used), how.fit_rows, replace=False)))
+    model = build_model(how, X_used[sample], y_used[sample], None if precision is None else precision[sample])
+    report = None
+    if how.objective is not None:
+        seed = int(random.randint(2**31 - 1))
+        report = fit(model, how.objective, how.restarts, how.max_iterations, seed, how.progress)
+        if report.iterations >= how.max_iterations:
+            warnings.warn(
+                f"the fit stopped at its limit of {how.max_iterations} iterations; raise max_iter, or scale the data",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+    if len(sample) < len(y_used):
+        model = _with_all_rows(model, how, X_used, y_used, precision)
+    return _diagnosed(model, report, X, y, used)
+
+
+def build_model(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:
+    """The model of one output before it is fitted."""
+    noise: Noise | None = None
+    kernel = how.kernel
+    if isinstance(kernel, sk.Kernel):
+        kernel, noise = translate(kernel, X.shape[1])
+    elif kernel is not None:
+        kernel = copy.deepcopy(kernel).double()
+    elif not how.normalize:
+        kernel = default_kernel(X.new_ones(X.shape[1]), 1.0)
+    mean = copy.deepcopy(how.mean) if isinstance(how.mean, gpytorch.means.Mean) else how.mean
+    model = RCGP(X, y, kernel=kernel, mean=mean, weight=how.make_weight(), sample_weight=precision)
+    unit = 1.0
+    if how.normalize and how.kernel is not None:
+        with torch.no_grad():
+            unit = robust_spread(model.residual()) ** 2
+        model.kernel = _scaled(model.kernel, unit)
+    if noise is not None:
+        _set_noise(model, noise.scaled(unit))
+    if how.kernel is None and how.priors == "weak":
+        add_weak_priors(model)
+    return model
+
+
+def _scaled(kernel: gpytorch.kernels.Kernel, factor: float) -> gpytorch.kernels.Kernel:
+    """The kernel times a number that is not fitted."""
+    scaled = gpytorch.kernels.ScaleKernel(kernel, outputscale_constraint=above(0.0)).double()
+    scaled.outputscale = torch.tensor(factor, dtype=torch.float64)
+    scaled.raw_outputscale.requires_grad_(False)
+    return scaled
+
+
+def _set_noise(model: RCGP, noise: Noise) -> None:
+    model.register_constraint("raw_noise", above(0.0) if noise.fixed else Between(*noise.bounds))
+    model.raw_noise.requires_grad_(not noise.fixed)
+    with torch.no_grad():
+        model.raw_noise.fill_(np.log(noise.variance))
+
+
+def _with_all_rows(small: RCGP, how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:
+    """A model of all rows with the hyperparameters that a sample of them was fitted with.
+
+    What is not fitted by the objective but computed from the data (a named mean, the threshold's quantile) is computed
+    from all rows.
+    """
+    mean = small.mean if isinstance(how.mean, gpytorch.means.Mean) else how.mean
+    fitted_weight = copy.deepcopy(small.weight.state_dict())
+    model = RCGP(
+        X, y, kernel=small.kernel, mean=mean, weight=small.weight, noise=small.noise.item(), sample_weight=precision
+    )
+    model.weight.load_state_dict(fitted_weight)  # the constructor starts a trainable threshold anew
+    return model
+
+
+def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used: Tensor) -> Output:
+    """Weights and leave-one-out predictions of the rows in the model, their counterparts for those left out."""
+    weights, mean, variance = torch.empty_like(y), torch.empty_like(y), torch.empty_like(y)
+    loo = model.leave_one_out()
+    weights[used], mean[used], variance[used] = model.weights(), loo.mean, loo.variance
+    left_out = ~used
+    if bool(left_out.any()):
+        with torch.no_grad():
+            prediction = model.posterior(X[left_out], observation_noise=True)
+            mean[left_out], variance[left_out] = prediction.mean, prediction.variance
+            residual = y[left_out] - model.mean(X[left_out])
+            weight = model.weight.frozen(model.residual())
+            weights[left_out] = weight(residual, X[left_out], model.noise).clamp_min(torch.finfo(y.dtype).tiny)
+    std = variance.sqrt()
+    outliers = flag_outliers(y, mean, std, used)
+    return Output(model, report, weights, mean, std, outliers)
+
+
+def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:
+    """Lengthscale of each of ``d`` features: ``d``, or a row for each kernel with lengthscales in a sum or product.
+
+    Infinite for a feature that a kernel does not look at. A periodic kernel's is on the scale of scikit-learn's, the
+    square root of GPyTorch's.
+    """
+    rows = []
+    for part in kernel.modules():
+        if "raw_lengthscale" not in getattr(part, "_parameters", {}) or part.raw_lengthscale is None:
+            continue
+        value = part.lengthscale.detach().double().reshape(-1)
+        if isinstance(part, gpytorch.kernels.PeriodicKernel):
+            value = value.sqrt()
+        row = torch.full((d,), torch.inf, dtype=torch.float64)
+        dims = torch.arange(d) if part.active_dims is None else part.active_dims
+        row[dims] = value.expand(len(dims))
+        rows.append(row.numpy())
+    if len(rows) == 1:
+        return rows[0]
+    return np.stack(rows) if rows else np.zeros((0, d))

@@ -1,0 +1,96 @@
+"""The estimator's parameters, checked and resolved: names become objects, and objects copies that a fit may change.
+
+scikit-learn asks that a constructor stores its arguments untouched; so they are checked here, when a fit begins.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import gpytorch
+import sklearn.gaussian_process.kernels as sk
+
+from rcgp.training.objectives import OBJECTIVES, Objective
+from rcgp.training.search import Progress
+from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential, WeightFunction
+
+__all__ = ["Recipe", "recipe"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How each output is modelled and fitted."""
+
+    kernel: gpytorch.kernels.Kernel | sk.Kernel | None
+    mean: Any
+    make_weight: Callable[[], WeightFunction]
+    objective: str | Objective | None
+    restarts: int
+    normalize: bool
+    priors: str | None
+    max_iterations: int
+    fit_rows: int | None
+    progress: bool | Progress
+
+
+def recipe(estimator: Any) -> Recipe:
+    """The parameters of an ``RCGPRegressor``, or an error that names the one that is wrong."""
+    _one_of(estimator.centre, ("prior",), "centre")
+    _one_of(estimator.priors, ("weak", None), "priors")
+    objective = estimator.objective
+    if not callable(objective):
+        _one_of(objective, (*OBJECTIVES, None), "objective", "or a function")
+    if not isinstance(estimator.normalize, bool):
+        raise TypeError(f"normalize must be True or False, got {estimator.normalize!r}")
+    kernel = estimator.kernel
+    if kernel is not None and not isinstance(kernel, gpytorch.kernels.Kernel | sk.Kernel):
+        raise TypeError(f"kernel must be a kernel of GPyTorch or scikit-learn, or None, got {kernel!r}")
+    mean = "median" if estimator.normalize and _is(estimator.mean, "constant") else estimator.mean
+    return Recipe(
+        kernel=kernel,
+        mean=mean,
+        make_weight=_weight_maker(estimator.weight, estimator.epsilon),
+        objective=objective,
+        restarts=_whole(estimator.n_restarts, "n_restarts", least=0),
+        normalize=estimator.normalize,
+        priors=estimator.priors,
+        max_iterations=_whole(estimator.max_iter, "max_iter", least=1),
+        fit_rows=None if estimator.fit_rows is None else _whole(estimator.fit_rows, "fit_rows", least=2),
+        progress=estimator.progress,
+    )
+
+
+def _weight_maker(weight: Any, epsilon: Any) -> Callable[[], WeightFunction]:
+    """What makes a new weight function for each output."""
+    if not isinstance(epsilon, Real) or not 0.0 <= float(epsilon) < 1.0:  # which NaN is not, either
+        raise ValueError(f"epsilon must be a share in [0, 1), got {epsilon!r}")
+    if isinstance(weight, WeightFunction):
+        return lambda: copy.deepcopy(weight)
+    share = float(epsilon)
+    named: dict[str, Callable[[], WeightFunction]] = {
+        "imq": lambda: InverseMultiquadric(epsilon=share),
+        "se": lambda: SquaredExponential(epsilon=share),
+        "constant": Constant,
+    }
+    _one_of(weight, tuple(named), "weight", "or a weight function of rcgp.weights")
+    return named[weight]
+
+
+def _one_of(value: Any, names: tuple[str | None, ...], argument: str, alternative: str = "") -> None:
+    if not any(_is(value, name) for name in names):
+        listed = ", ".join(map(repr, names))
+        raise ValueError(f"{argument} must be {listed} {alternative}".rstrip() + f", got {value!r}")
+
+
+def _is(value: Any, name: str | None) -> bool:
+    return value is None if name is None else isinstance(value, str) and value == name
+
+
+def _whole(value: Any, argument: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ValueError(f"{argument} must be a whole number, at least {least}, got {value!r}")
+    return int(value)

@@ -1,0 +1,345 @@
+"""The robust conjugate GP as a scikit-learn regressor: arrays and data frames in, arrays out.
+
+It holds no mathematics and no units: the model works in the units of the data, and this file only translates.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from rcgp.core.loo import log_density
+from rcgp.estimator.output import Output, fit_output, lengthscales
+from rcgp.estimator.parameters import recipe
+from rcgp.models.validation import check_finite
+
+__all__ = ["RCGPRegressor"]
+
+Array = NDArray[np.float64]
+
+
+class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Gaussian process regression that outliers cannot break.
+
+    The robust and conjugate GP of Altamirano, Briol and Knoblauch (2024): the posterior of an ordinary GP in closed
+    form, but each observation counts with a weight that vanishes for outlying values. It takes the place of
+    scikit-learn's ``GaussianProcessRegressor``; with ``weight="constant", objective="marginal"`` it is one.
+
+    Parameters
+    ----------
+    kernel : kernel of GPyTorch or scikit-learn, default=None
+        Prior covariance of the function. ``None`` is a squared exponential with one lengthscale for each feature and an
+        output scale. Kernels of scikit-learn are translated where GPyTorch has the same (RBF, Matern,
+        RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel, WhiteKernel, sums and products), with their
+        bounds; a WhiteKernel says where the noise variance starts, which is fitted in any case. The kernel given is
+        copied, not changed.
+
+    mean : str, callable or GPyTorch mean, default="constant"
+        Prior mean, on which the weights are centred. ``"constant"`` is the median of y, or its sample mean (the
+        paper's choice, which outliers move) with ``normalize=False``; ``"zero"``, ``"median"``, ``"linear"``,
+        ``"quadratic"`` (least squares), ``"robust_linear"`` (Huber), a function from an ``n x d`` tensor to ``n``
+        values, or a GPyTorch ``Mean``, which is then trained.
+
+    weight : {"imq", "se", "constant"} or weight function of rcgp.weights, default="imq"
+        How trust in an observation falls with its distance from the centre: inverse multiquadric, squared
+        exponential, or not at all (the ordinary GP).
+
+    centre : {"prior"}, default="prior"
+        What the weights are centred on: the prior mean.
+
+    epsilon : float, default=0.05
+        Share of observations expected to be outlying: the weights' threshold is the (1 − epsilon)-quantile of the
+        distances from the centre. For ``weight="imq"`` and ``"se"``.
+
+    objective : {"loo", "marginal", "pseudo_marginal"}, callable or None, default="loo"
+        What the hyperparameters maximise: the leave-one-out predictive density, the marginal likelihood (for
+        ``weight="constant"``), or a function from an ``rcgp.RCGP`` to a scalar. ``None`` keeps the starting values.
+
+    n_restarts : int, default=0
+        Further starts of the optimiser at random hyperparameters; the best end is kept.
+
+    normalize : bool, default=True
+        Take units from the data, by rules that outliers cannot wreck: y has the median absolute deviation from its
+        centre as unit, each column of X the width of its middle 90 %. The default kernel, its priors and the noise
+        start there; the variance of a kernel of yours is multiplied by the squared unit of y. With ``False`` kernels
+        mean what they say, for data that have been standardised. Results are in the units of X and y either way.
+
+    priors : {"weak"} or None, default="weak"
+        Weak priors for the default kernel: dimension-scaled log-normal lengthscales, log-normal output scale and noise
+        variance, so that a bad start does not end where everything is noise. ``None`` is the paper's bare setting. A
+        kernel of yours has the priors that you register on it.
+
+    max_iter : int, default=1000
+        Limit on the iterations of each start of the optimiser.
+
+    fit_rows : int or None, default=None
+        Choose the hyperparameters on a random sample of this many rows; the posterior uses all rows. For thousands of
+        rows: an evaluation of the objective costs O(rows³).
+
+    progress : bool or callable, default=False
+        ``True`` shows the progress of the optimiser on standard error; or a function called with the number of
+        evaluations and the best value so far.
+
+    random_state : int, RandomState instance or None, default=None
+        Seed of restarts and of the sample of ``fit_rows``.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n,) or (n, n_outputs)
+        Trust in each row, in (0, 1]: near zero for an outlier.
+    outliers_ : ndarray of bool, same shape
+        Rows farther than 3.5 robust standard deviations from what all other rows predict there: with
+        t = (y − loo_mean_) / loo_std_, those where ``|t| > 3.5 · median|t| / 0.6745``.
+    loo_mean_, loo_std_ : ndarray, same shape
+        Leave-one-out prediction of each row from all others, noise included.
+    noise_variance_ : float, or ndarray of shape (n_outputs,)
+        Fitted noise variance σ².
+    kernel_ : GPyTorch kernel, or list of them
+        Fitted kernel, in the units of X and y.
+    lengthscales_ : ndarray of shape (d,), or list of them
+        Fitted lengthscale of each feature, in its units; infinite for one that the kernel ignores. For a sum or product
+        of several kernels with lengthscales one row for each, in their order.
+    fit_report_ : FitReport, list of them, or None
+        How the fit went; ``print`` shows it.
+    n_iter_ : int, or list of them
+        Iterations of the optimiser in the start that was kept.
+    models_ : list of RCGP
+        The fitted model of each output.
+    n_features_in_, feature_names_in_
+        Number of features, and their names where X was a data frame.
+
+    Notes
+    -----
+    Fitting costs O(n³) for each evaluation of the objective and a few n x n matrices of memory; predicting O(n) for
+    each mean and O(n²) for each standard deviation. Several outputs are fitted one by one, each with hyperparameters of
+    its own.
+
+    Unlike scikit-learn's, this regressor always fits a noise variance, and does not predict before it is fitted.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rcgp import RCGPRegressor
+    >>> X = np.linspace(0, 6, 60)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> y[20] = 25.0
+    >>> model = RCGPRegressor().fit(X, y)
+    >>> np.flatnonzero(model.outliers_)
+    array([20])
+    >>> bool(abs(model.predict([[2.0]])[0] - np.sin(2.0)) < 0.05)
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        mean: Any = "constant",
+        weight: Any = "imq",
+        centre: str = "prior",
+        epsilon: float = 0.05,
+        objective: Any = "loo",
+        n_restarts: int = 0,
+        normalize: bool = True,
+        priors: str | None = "weak",
+        max_iter: int = 1000,
+        fit_rows: int | None = None,
+        progress: Any = False,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.mean = mean
+        self.weight = weight
+        self.centre = centre
+        self.epsilon = epsilon
+        self.objective = objective
+        self.n_restarts = n_restarts
+        self.normalize = normalize
+        self.priors = priors
+        self.max_iter = max_iter
+        self.fit_rows = fit_rows
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> RCGPRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n,) or (n, n_outputs)
+            Observations.
+        sample_weight : array-like of shape (n,), default=None
+            Factors on the precision of each row: row i has the noise variance σ²/sample_weight[i]. A row of weight 3
+            counts in the posterior like three rows, one of weight 0 not at all.
+
+        Returns
+        -------
+        self
+        """
+        before = dict(self.__dict__)
+        try:
+            return self._fit(X, y, sample_weight)
+        except BaseException:  # an interrupt, too, leaves the estimator as it was
+            self.__dict__ = before
+            raise
+
+    def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> RCGPRegressor:
+        how = recipe(self)
+        if np.asarray(y).dtype.kind == "f":  # before scikit-learn's check, which does not name the row
+            self._finite(np.asarray(y), "y")
+        X_, y_ = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_all_finite=False)
+        inputs, targets = self._finite(X_, "X"), torch.from_numpy(np.array(y_, dtype=np.float64))
+        precision = None
+        if sample_weight is not None:
+            precision = torch.from_numpy(
+                _check_sample_weight(sample_weight, X_, dtype=np.float64, ensure_non_negative=True, copy=True)
+            )
+        random = check_random_state(self.random_state)
+        columns = targets.reshape(len(targets), -1).T
+        self._keep([fit_output(how, inputs, column.contiguous(), precision, random) for column in columns])
+        return self
+
+    def _keep(self, outputs: Sequence[Output]) -> None:
+        """What was fitted, as attributes; one output without the last dimension."""
+        self.n_outputs_ = len(outputs)
+        self.models_ = [output.model for output in outputs]
+        for name in ("weights", "outliers", "loo_mean", "loo_std"):
+            setattr(self, f"{name}_", self._columns([getattr(output, name) for output in outputs]))
+        self.noise_variance_ = self._one([model.noise.item() for model in self.models_])
+        self.kernel_ = self._one([model.kernel for model in self.models_])
+        self.lengthscales_ = self._one([lengthscales(model.kernel, self.n_features_in_) for model in self.models_])
+        reports = [output.report for output in outputs]
+        self.fit_report_ = self._one(reports)
+        self.n_iter_ = self._one([0 if report is None else report.iterations for report in reports])
+
+    def predict(
+        self,
+        X: ArrayLike,
+        return_std: bool = False,
+        return_cov: bool = False,
+        include_noise: bool = False,
+    ) -> Array | tuple[Array, Array]:
+        """Predict the function, or new observations of it.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs.
+        return_std : bool, default=False
+            Return standard deviations as well.
+        return_cov : bool, default=False
+            Return the covariance matrix as well.
+        include_noise : bool, default=False
+            Of new observations: the noise variance is added to each variance. Otherwise they are those of the function.
+
+        Returns
+        -------
+        mean : ndarray of shape (q,) or (q, n_outputs)
+        std : ndarray of the same shape, with ``return_std``
+        cov : ndarray of shape (q, q) or (q, q, n_outputs), with ``return_cov``
+        """
+        if return_std and return_cov:
+            raise RuntimeError("At most one of return_std or return_cov can be asked for")
+        inputs = self._inputs(X)
+        with torch.no_grad():
+            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self.models_]
+            mean = self._columns([posterior.mean for posterior in posteriors])
+            if return_std:
+                return mean, self._columns([posterior.stddev for posterior in posteriors])
+            if return_cov:
+                return mean, self._columns([posterior.covariance_matrix for posterior in posteriors])
+        return mean
+
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False) -> Array:
+        """Draw functions from the posterior and evaluate them.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs.
+        n_samples : int, default=1
+            Number of samples.
+        random_state : int, RandomState instance or None, default=0
+            Seed.
+        include_noise : bool, default=False
+            Draw observations instead: with noise.
+
+        Returns
+        -------
+        samples : ndarray of shape (q, n_samples) or (q, n_outputs, n_samples)
+            Joint samples. Cost O(n²q + q³).
+        """
+        inputs, random = self._inputs(X), check_random_state(random_state)
+        samples = []
+        with torch.no_grad():
+            for model in self.models_:
+                normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs))))
+                posterior = model.posterior(inputs, observation_noise=include_noise)
+                samples.append(posterior.rsample(torch.Size([n_samples]), base_samples=normal).T)
+        return samples[0].numpy() if self.n_outputs_ == 1 else torch.stack(samples, dim=1).numpy()
+
+    def log_predictive_density(self, X: ArrayLike, y: ArrayLike) -> Array:
+        """Log density of observations under their predictive distribution, noise included.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs.
+        y : array-like of shape (q,) or (q, n_outputs)
+            Observations.
+
+        Returns
+        -------
+        density : ndarray of the shape of the predictions
+            log N(y; mean, std²) of each; their negative mean is the NLPD.
+        """
+        mean, std = self.predict(X, return_std=True, include_noise=True)
+        observed = np.asarray(y, dtype=np.float64)
+        observed = column_or_1d(observed) if mean.ndim == 1 else observed
+        if observed.shape != mean.shape:
+            raise ValueError(f"y must have the shape {mean.shape} of the predictions, got {observed.shape}")
+        self._finite(observed, "y")
+        return log_density(torch.from_numpy(observed - mean), torch.from_numpy(std).square()).numpy()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file, which :func:`rcgp.load` reads; see there for what is kept.
+
+        The file is written whole or not at all: an earlier one stays until the new one is complete.
+        """
+        from rcgp.estimator.saved import save
+
+        save(self, path)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "models_")
+
+    def _inputs(self, X: ArrayLike) -> Tensor:
+        check_is_fitted(self)
+        return self._finite(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False), "X")
+
+    def _finite(self, values: Array, name: str) -> Tensor:
+        """The values as a tensor, or a ValueError that names the first bad row and column."""
+        # A copy where the array is read-only, which torch does not know.
+        tensor = torch.from_numpy(np.require(values, requirements=["C", "W"]))
+        check_finite(tensor, name, getattr(self, "feature_names_in_", None) if name == "X" else None)
+        return tensor
+
+    def _columns(self, outputs: Sequence[Tensor]) -> NDArray[Any]:
+        """Results of all outputs side by side; of one output, its own."""
+        return outputs[0].numpy() if self.n_outputs_ == 1 else torch.stack(list(outputs), dim=-1).numpy()
+
+    def _one(self, values: list[Any]) -> Any:
+        """The value itself for one output; for several an array of numbers, or a list."""
+        if self.n_outputs_ == 1:
+            return values[0]
+        return np.array(values) if isinstance(values[0], float) else values

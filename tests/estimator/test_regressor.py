@@ -1,0 +1,307 @@
+"""What the estimator computes: the model's numbers, in the user's units, for one output and for several."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gpytorch
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+from rcgp import RCGP, RCGPRegressor, fit
+from rcgp.weights import Constant, InverseMultiquadric
+
+
+def make_series(n=80, seed=0, outliers=(5, 30, 60), size=12.0):
+    random = np.random.default_rng(seed)
+    X = np.sort(random.uniform(0, 10, (n, 1)), axis=0)
+    f = np.sin(X[:, 0])
+    y = f + 0.1 * random.standard_normal(n)
+    y[list(outliers)] += size
+    return X, y, f
+
+
+def test_the_estimator_is_the_model():
+    """The paper's bare setting, against RCGP and fit directly."""
+    X, y, _ = make_series()
+    model = RCGP(X, y, mean="median")
+    report = fit(model)
+    estimator = RCGPRegressor(priors=None).fit(X, y)
+    assert estimator.fit_report_.value == report.value
+    np.testing.assert_array_equal(estimator.weights_, model.weights().numpy())
+    loo = model.leave_one_out()
+    np.testing.assert_array_equal(estimator.loo_mean_, loo.mean.numpy())
+    np.testing.assert_array_equal(estimator.loo_std_, loo.variance.sqrt().numpy())
+    mean, std = estimator.predict(X, return_std=True, include_noise=True)
+    posterior = model.posterior(torch.tensor(X), observation_noise=True)
+    np.testing.assert_array_equal(mean, posterior.mean.numpy())
+    np.testing.assert_array_equal(std, posterior.stddev.detach().numpy())
+    np.testing.assert_array_equal(estimator.lengthscales_, model.kernel.base_kernel.lengthscale.detach()[0].numpy())
+    assert estimator.noise_variance_ == model.noise.item()
+
+
+def test_constant_weight_and_marginal_likelihood_are_the_plain_gp():
+    X, y, _ = make_series(outliers=())
+    kernel = ConstantKernel(1.0) * RBF(1.0) + WhiteKernel(0.1)
+    ours = RCGPRegressor(kernel, mean="zero", weight="constant", objective="marginal", normalize=False).fit(X, y)
+    theirs = GaussianProcessRegressor(kernel).fit(X, y)
+    new = np.linspace(-1, 11, 50)[:, None]
+    mean, cov = theirs.predict(new, return_cov=True)  # which, in scikit-learn, includes the white noise
+    our_mean, our_cov = ours.predict(new, return_cov=True, include_noise=True)
+    np.testing.assert_allclose(our_mean, mean, atol=1e-3)
+    np.testing.assert_allclose(our_cov, cov, atol=1e-3)
+    assert ours.score(X, y) == pytest.approx(theirs.score(X, y), abs=1e-4)
+
+
+def test_outliers_are_found_and_do_not_move_the_fit():
+    X, y, f = make_series()
+    robust = RCGPRegressor().fit(X, y)
+    plain = RCGPRegressor(weight="constant", objective="marginal").fit(X, y)
+    assert np.flatnonzero(robust.outliers_).tolist() == [5, 30, 60]
+    assert (robust.weights_ > 0).all()
+    assert (robust.weights_ <= 1).all()
+    assert set(np.argsort(robust.weights_)[:3]) == {5, 30, 60}
+    assert np.abs(robust.predict(X) - f).mean() < 0.5 * np.abs(plain.predict(X) - f).mean()
+
+
+def test_flags_follow_the_documented_rule():
+    X, y, _ = make_series(size=2.0)
+    model = RCGPRegressor().fit(X, y)
+    t = np.abs(y - model.loo_mean_) / model.loo_std_
+    np.testing.assert_array_equal(model.outliers_, t > 3.5 * np.median(t) / 0.6745)
+    assert 0 < model.outliers_.sum() < 10
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clean_data_have_few_flags(seed):
+    X, y, _ = make_series(n=150, seed=seed, outliers=())
+    assert RCGPRegressor().fit(X, y).outliers_.sum() <= 1
+
+
+def test_noiseless_data_have_no_flags():
+    X = np.linspace(0, 5, 40)[:, None]
+    assert not RCGPRegressor().fit(X, 3.0 + 0.0 * X[:, 0]).outliers_.any()
+    spiked = np.where(np.arange(40) == 11, 4.0, 3.0)
+    assert np.flatnonzero(RCGPRegressor().fit(X, spiked).outliers_).tolist() == [11]
+
+
+@pytest.mark.parametrize(("unit", "offset"), [(1e-9, 0.0), (1e8, 3e9)])
+def test_results_are_in_the_users_units(unit, offset):
+    X, y, _ = make_series()
+    one = RCGPRegressor().fit(X, y)
+    other = RCGPRegressor().fit(1e5 * X + 7.0, unit * y + offset)
+    new = np.linspace(0, 10, 7)[:, None]
+    mean, std = one.predict(new, return_std=True)
+    scaled_mean, scaled_std = other.predict(1e5 * new + 7.0, return_std=True)
+    np.testing.assert_allclose((scaled_mean - offset) / unit, mean, atol=1e-3)
+    np.testing.assert_allclose(scaled_std / unit, std, rtol=1e-2)
+    assert other.noise_variance_ == pytest.approx(unit**2 * one.noise_variance_, rel=1e-2)
+    assert other.lengthscales_ == pytest.approx(1e5 * one.lengthscales_, rel=1e-2)
+    np.testing.assert_array_equal(other.outliers_, one.outliers_)
+
+
+def test_bad_values_do_not_set_the_units():
+    """One absurd value in y, one in X: starting values and priors stay where the other rows put them."""
+    X, y, _ = make_series()
+    clean = RCGPRegressor(objective=None).fit(X, y)
+    y[3], X[4] = 1e12, -1e6
+    spoilt = RCGPRegressor(objective=None).fit(X, y)
+    assert spoilt.lengthscales_ == pytest.approx(clean.lengthscales_, rel=0.1)
+    assert spoilt.noise_variance_ == pytest.approx(clean.noise_variance_, rel=0.2)
+
+
+def test_weak_priors_keep_a_fit_from_calling_everything_noise():
+    """Few points, each far from the next: without priors the optimum is a flat function and all noise."""
+    X = np.arange(8.0)[:, None]
+    y = np.sin(0.8 * X[:, 0])
+    bare, weak = (RCGPRegressor(weight="constant", objective="loo", priors=p).fit(X, y) for p in (None, "weak"))
+    assert weak.noise_variance_ < 0.05
+    assert len(list(bare.models_[0].named_priors())) == 0
+    names = {name for name, *_ in weak.models_[0].named_priors()}
+    assert names == {"noise_prior", "kernel.outputscale_prior", "kernel.base_kernel.lengthscale_prior"}
+
+
+def test_the_lengthscale_prior_is_botorchs_for_inputs_in_the_unit_cube():
+    X = np.random.default_rng(0).uniform(size=(4000, 3))
+    model = RCGPRegressor(objective=None, fit_rows=None).fit(X[:300], X[:300, 0]).models_[0]
+    location = model.kernel.base_kernel.lengthscale_prior.loc
+    np.testing.assert_allclose(location.numpy(), np.full((1, 3), np.sqrt(2) + 0.5 * np.log(3)), atol=0.15)
+    np.testing.assert_allclose(model.kernel.base_kernel.lengthscale_prior.scale.numpy(), np.sqrt(3))
+
+
+def test_several_outputs_are_as_many_estimators():
+    X, y, _ = make_series()
+    Y = np.stack([y, 100.0 - 3.0 * y], axis=1)
+    both, alone = RCGPRegressor().fit(X, Y), RCGPRegressor().fit(X, Y[:, 1])
+    assert both.predict(X).shape == both.weights_.shape == both.outliers_.shape == both.loo_std_.shape == (80, 2)
+    np.testing.assert_allclose(both.predict(X)[:, 1], alone.predict(X), rtol=1e-6)
+    mean, std = both.predict(X[:5], return_std=True)
+    assert mean.shape == std.shape == (5, 2)
+    assert both.predict(X[:5], return_cov=True)[1].shape == (5, 5, 2)
+    assert both.sample_y(X[:5], 4).shape == (5, 2, 4)
+    assert both.log_predictive_density(X, Y).shape == (80, 2)
+    assert both.noise_variance_.shape == (2,)
+    assert len(both.kernel_) == len(both.fit_report_) == len(both.models_) == 2
+    assert 0.0 < both.score(X, Y) < 1.0
+
+
+def test_one_column_of_y_is_one_output():
+    X, y, _ = make_series()
+    np.testing.assert_array_equal(RCGPRegressor().fit(X, y[:, None]).predict(X), RCGPRegressor().fit(X, y).predict(X))
+
+
+def test_standard_deviations_are_the_diagonal_of_the_covariance():
+    X, y, _ = make_series()
+    model = RCGPRegressor().fit(X, y)
+    new = np.linspace(-2, 12, 20)[:, None]
+    for noise in (False, True):
+        _, std = model.predict(new, return_std=True, include_noise=noise)
+        _, cov = model.predict(new, return_cov=True, include_noise=noise)
+        np.testing.assert_allclose(std**2, np.diag(cov), rtol=1e-6, atol=1e-12)
+    difference = model.predict(new, return_std=True, include_noise=True)[1] ** 2
+    difference -= model.predict(new, return_std=True)[1] ** 2
+    np.testing.assert_allclose(difference, model.noise_variance_, rtol=1e-9)
+    with pytest.raises(RuntimeError, match="At most one"):
+        model.predict(new, return_std=True, return_cov=True)
+
+
+def test_samples_have_the_moments_of_the_prediction():
+    X, y, _ = make_series()
+    model = RCGPRegressor().fit(X, y)
+    new = np.array([[1.0], [2.0], [20.0]])
+    for noise in (False, True):
+        mean, cov = model.predict(new, return_cov=True, include_noise=noise)
+        samples = model.sample_y(new, 20_000, random_state=1, include_noise=noise)
+        scale = np.sqrt(np.diag(cov))
+        assert (np.abs(samples.mean(axis=1) - mean) < 5 * scale / np.sqrt(20_000)).all()
+        np.testing.assert_allclose(np.cov(samples) / np.outer(scale, scale), cov / np.outer(scale, scale), atol=0.05)
+    np.testing.assert_array_equal(model.sample_y(new, 3), model.sample_y(new, 3))
+    assert not np.array_equal(model.sample_y(new, 3), model.sample_y(new, 3, random_state=5))
+
+
+def test_the_predictive_density_is_the_normal_one():
+    X, y, _ = make_series()
+    model = RCGPRegressor().fit(X, y)
+    mean, std = model.predict(X, return_std=True, include_noise=True)
+    np.testing.assert_allclose(model.log_predictive_density(X, y), scipy.stats.norm(mean, std).logpdf(y), rtol=1e-10)
+    with pytest.raises(ValueError, match=r"y must have the shape \(80,\)"):
+        model.log_predictive_density(X, y[:5])
+
+
+def test_whole_sample_weights_count_like_repeated_rows():
+    """With hyperparameters and threshold fixed; fitted ones see a repeated row's twin."""
+    X, y, _ = make_series()
+    counts = np.arange(80) % 4
+    kernel = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed") + WhiteKernel(0.02, "fixed")
+    settings = {"kernel": kernel, "weight": InverseMultiquadric(c=1.0), "mean": "zero", "normalize": False}
+    weighted = RCGPRegressor(**settings).fit(X, y, sample_weight=counts)
+    repeated = RCGPRegressor(**settings).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
+    new = np.linspace(0, 10, 20)[:, None]
+    for a, b in zip(weighted.predict(new, return_std=True), repeated.predict(new, return_std=True), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8)
+
+
+def test_rows_of_no_weight_are_left_out_but_diagnosed():
+    X, y, _ = make_series()
+    keep = np.arange(80) % 3 > 0
+    weighted, fewer = RCGPRegressor().fit(X, y, sample_weight=keep), RCGPRegressor().fit(X[keep], y[keep])
+    np.testing.assert_array_equal(weighted.predict(X), fewer.predict(X))
+    np.testing.assert_array_equal(weighted.weights_[keep], fewer.weights_)
+    mean, std = fewer.predict(X[~keep], return_std=True, include_noise=True)
+    np.testing.assert_allclose(weighted.loo_mean_[~keep], mean)
+    np.testing.assert_allclose(weighted.loo_std_[~keep], std)
+    assert weighted.outliers_[[5, 30, 60]].tolist() == [True, True, True]  # two of which carried no weight
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.zeros(80), "at least one non-zero"),
+        (-np.ones(80), "[Nn]egative"),
+        (np.full(80, np.nan), "NaN"),
+        (np.ones(3), "80|3"),
+    ],
+)
+def test_bad_sample_weights_are_refused(weights, message):
+    X, y, _ = make_series()
+    with pytest.raises(ValueError, match=message):
+        RCGPRegressor().fit(X, y, sample_weight=weights)
+
+
+def test_hyperparameters_chosen_on_some_rows_serve_a_posterior_of_all():
+    X, y, f = make_series(n=300, size=2.0)
+    model = RCGPRegressor(fit_rows=100, random_state=0, weight=InverseMultiquadric(trainable=True)).fit(X, y)
+    (inner,) = model.models_
+    assert len(inner.train_y) == len(model.weights_) == 300
+    assert np.abs(model.predict(X) - f).mean() < 0.1
+    assert model.fit_report_.hyperparameters["noise"][0] == pytest.approx(model.noise_variance_)
+    # A threshold that was fitted is kept, too.
+    assert inner.hyperparameters()["weight.c"].item() == pytest.approx(model.fit_report_.hyperparameters["weight.c"][0])
+    again = RCGPRegressor(fit_rows=100, random_state=0, weight=InverseMultiquadric(trainable=True)).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), again.predict(X))
+
+
+def test_restarts_are_seeded_and_no_worse():
+    X, y, _ = make_series()
+    one, two = (RCGPRegressor(n_restarts=2, random_state=4).fit(X, y) for _ in range(2))
+    assert one.fit_report_.starts == two.fit_report_.starts
+    assert one.fit_report_.value >= RCGPRegressor().fit(X, y).fit_report_.value
+
+
+def test_no_objective_keeps_the_starting_values():
+    X, y, _ = make_series()
+    model = RCGPRegressor(objective=None).fit(X, y)
+    assert model.fit_report_ is None
+    assert model.n_iter_ == 0
+    assert model.noise_variance_ == RCGP(X, y, mean="median").noise.item()
+
+
+def test_without_normalisation_the_default_kernel_starts_at_unit_scales():
+    X, y, _ = make_series()
+    model = RCGPRegressor(objective=None, normalize=False).fit(1e3 * X, 1e3 * y)
+    assert model.lengthscales_ == pytest.approx([1.0])
+    assert model.kernel_.outputscale.item() == pytest.approx(1.0)
+    assert model.models_[0].mean(torch.tensor(X))[0].item() == pytest.approx(1e3 * y.mean())
+
+
+def test_lengthscales_of_composed_kernels():
+    X = np.random.default_rng(0).normal(size=(30, 3))
+    y = X[:, 0]
+    first = gpytorch.kernels.RBFKernel(ard_num_dims=2, active_dims=[0, 2])
+    second = gpytorch.kernels.PeriodicKernel(active_dims=[1])
+    kernel = gpytorch.kernels.ScaleKernel(first) + second
+    first.lengthscale, second.lengthscale = torch.tensor([[2.0, 3.0]]), torch.tensor(4.0)
+    fitted = RCGPRegressor(kernel=kernel, objective=None).fit(X, y).lengthscales_
+    np.testing.assert_allclose(fitted, [[2.0, np.inf, 3.0], [np.inf, 2.0, np.inf]], rtol=1e-6)
+    linear = RCGPRegressor(kernel=gpytorch.kernels.LinearKernel(), objective=None).fit(X, y)
+    assert linear.lengthscales_.shape == (0, 3)
+
+
+def test_a_mean_may_be_trained_or_a_function():
+    X, y, _ = make_series(outliers=())
+    trained = RCGPRegressor(mean=gpytorch.means.LinearMean(1)).fit(X, y + 5.0 * X[:, 0])
+    assert trained.predict([[30.0]]) == pytest.approx(150.0, rel=0.2)
+    known = RCGPRegressor(mean=lambda x: 5.0 * x[..., 0], weight=Constant()).fit(X, y + 5.0 * X[:, 0])
+    assert known.predict([[30.0]]) == pytest.approx(150.0, abs=2.0)
+
+
+def test_tiny_tables_work():
+    assert RCGPRegressor().fit([[1.0]], [2.0]).predict([[1.0]]) == pytest.approx(2.0)
+    assert RCGPRegressor().fit([[1.0], [1.0]], [2.0, 3.0]).predict([[1.0]]).shape == (1,)
+
+
+def test_importing_the_package_is_light():
+    code = (
+        "import sys, rcgp\n"
+        "heavy = {'sklearn', 'botorch', 'dask', 'plotly', 'pandas', 'matplotlib', 'typer', 'rich'} & set(sys.modules)\n"
+        "print(heavy, 'RCGPRegressor' in dir(rcgp), rcgp.RCGPRegressor.__name__, 'sklearn' in sys.modules)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["set()", "True", "RCGPRegressor", "True"]
+    with pytest.raises(AttributeError, match="no attribute 'Regressor'"):
+        sys.modules["rcgp"].Regressor  # noqa: B018
