@@ -1,0 +1,318 @@
+"""The commands and their options. Results go to standard output, everything else to standard error.
+
+Bad input is one sentence on standard error and exit code 2. The libraries that take a second to import are imported
+by the commands that need them, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+import rcgp
+
+if TYPE_CHECKING:
+    from rcgp.cli.fitting import Options
+
+__all__ = ["app", "run"]
+
+_BAD_INPUT, _INTERRUPTED = 2, 130
+
+app = typer.Typer(
+    help="Gaussian process regression that outliers cannot break: from a table with bad values in it to a robust fit, "
+    "honest error bars and the list of suspicious rows.\n\n"
+    "Start with [bold]rcgp report data.csv --target price --output report.html[/bold] and look at the page, or with "
+    "[bold]rcgp demo[/bold]. Tables are CSV or Parquet files with a header; columns of dates become numbers, those of "
+    "text one column for each value. Every command has a --help of its own.",
+    epilog="Bad input ends with one sentence on standard error and exit code 2.",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Missing(StrEnum):
+    """What to do with rows that lack a value."""
+
+    drop = "drop"
+    error = "error"
+
+
+class Weight(StrEnum):
+    """How trust falls with the distance from the prior mean."""
+
+    imq = "imq"
+    se = "se"
+    constant = "constant"
+
+
+class Mean(StrEnum):
+    """Prior means, on which the weights are centred."""
+
+    constant = "constant"
+    robust_linear = "robust_linear"
+    linear = "linear"
+    quadratic = "quadratic"
+    zero = "zero"
+
+
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with a header.", show_default=False)]
+Target = Annotated[str, typer.Option(help="Column to predict.", show_default=False)]
+Features = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="A,B,C",
+        help="Columns to predict from, with commas between or the option repeated; all others by default.",
+        show_default=False,
+    ),
+]
+MissingOption = Annotated[Missing, typer.Option(help="Rows that lack a value: drop them, or end with an error.")]
+WeightOption = Annotated[
+    Weight,
+    typer.Option(
+        help="How trust in a row falls with its distance: inverse multiquadric, squared exponential, or not at all "
+        "(constant: an ordinary GP)."
+    ),
+]
+Epsilon = Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of rows expected to be outlying.")]
+MeanOption = Annotated[Mean, typer.Option(help="Prior mean, on which the weights are centred.")]
+Restarts = Annotated[int, typer.Option(min=0, help="Further starts of the optimiser; the best end is kept.")]
+FitRows = Annotated[
+    int, typer.Option(min=2, help="Largest number of rows on which hyperparameters are chosen; the fit uses all rows.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and end.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"rcgp {rcgp.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def fit(
+    data: Data,
+    target: Target,
+    features: Features = None,
+    model: Annotated[Path | None, typer.Option(help="File to save the fitted model in.", show_default=False)] = None,
+    missing: MissingOption = Missing.error,
+    weight: WeightOption = Weight.imq,
+    epsilon: Epsilon = 0.05,
+    mean: MeanOption = Mean.constant,
+    restarts: Restarts = 0,
+    fit_rows: FitRows = 2000,
+    seed: Seed = 0,
+    top: Annotated[int, typer.Option(min=0, help="How many suspicious rows to show.")] = 10,
+) -> None:
+    """Fit a robust model to a table; show how well it fits and which rows are suspicious.
+
+    Example: [bold]rcgp fit houses.csv --target price --model houses.rcgp[/bold]
+    """
+    from rcgp.cli.fitting import fit_table
+    from rcgp.cli.printing import print_notices, print_summary
+    from rcgp.estimator.saved import save
+
+    options = _options(target, features, missing, weight, epsilon, mean, restarts, fit_rows, seed)
+    if model is not None:
+        _check_writable(model)
+    fitted = fit_table(data, options, _messages())
+    print_notices(fitted.notices, _messages())
+    print_summary(fitted.model, fitted.X, fitted.y, _results(), top)
+    if model is not None:
+        save(fitted.model, model, table=fitted.encoding.to_json())
+        _messages().print(f"\nmodel saved in {model}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="File that 'rcgp fit' saved.", show_default=False)],
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with the same columns.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="CSV or Parquet file to write; standard output by default.", show_default=False),
+    ] = None,
+    missing: MissingOption = Missing.error,
+) -> None:
+    """Predict new rows: mean, standard deviation and 95 % interval of a new observation in each.
+
+    The columns are row (its number in DATA), mean, std, lower and upper.
+
+    Example: [bold]rcgp predict houses.rcgp new.csv --output predictions.csv[/bold]
+    """
+    from rcgp.cli.predicting import predictions, write_table
+    from rcgp.cli.printing import print_notices
+
+    if output is not None:
+        _check_writable(output)
+    table, notices = predictions(model, data, missing.value)
+    print_notices(notices, _messages())
+    write_table(table, output)
+    if output is not None:
+        _messages().print(f"{len(table)} predictions written to {output}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def outliers(
+    data: Data,
+    target: Target,
+    features: Features = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")] = False,
+    missing: MissingOption = Missing.error,
+    weight: WeightOption = Weight.imq,
+    epsilon: Epsilon = 0.05,
+    mean: MeanOption = Mean.constant,
+    restarts: Restarts = 0,
+    fit_rows: FitRows = 2000,
+    seed: Seed = 0,
+) -> None:
+    """Show every row with its weight, residual and flag, the most suspicious first.
+
+    Residuals are from the prediction by all other rows. A row is flagged if it lies more than 3.5 robust standard
+    deviations from there. The exit code is 0 whether or not there are outliers.
+
+    Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
+    """
+    from rcgp.cli.fitting import fit_table
+    from rcgp.cli.printing import print_notices, print_rows, suspicion
+
+    options = _options(target, features, missing, weight, epsilon, mean, restarts, fit_rows, seed)
+    fitted = fit_table(data, options, _messages())
+    rows = suspicion(fitted.model, fitted.y)
+    print_notices(fitted.notices, _messages())
+    if as_json:
+        content = {"target": target, "rows": rows.to_dict(orient="records"), "notices": fitted.notices}
+        typer.echo(json.dumps(content, ensure_ascii=False))
+    else:
+        print_rows(rows, _results())
+
+
+@app.command()
+def report(
+    data: Data,
+    target: Target,
+    output: Annotated[Path, typer.Option(help="HTML file to write.", show_default=False)],
+    features: Features = None,
+    missing: MissingOption = Missing.error,
+    weight: WeightOption = Weight.imq,
+    epsilon: Epsilon = 0.05,
+    mean: MeanOption = Mean.constant,
+    restarts: Restarts = 0,
+    fit_rows: FitRows = 2000,
+    seed: Seed = 0,
+) -> None:
+    """Write one HTML page about a table: the fit, residuals, weights, calibration, suspicious rows.
+
+    The page is one file that works offline, and compares the robust fit with an ordinary GP.
+
+    Example: [bold]rcgp report houses.csv --target price --output report.html[/bold]
+    """
+    from rcgp.cli.fitting import fit_plain, fit_table
+    from rcgp.cli.printing import print_notices
+    from rcgp.report import write_report
+
+    options = _options(target, features, missing, weight, epsilon, mean, restarts, fit_rows, seed)
+    _check_writable(output)
+    fitted = fit_table(data, options, _messages())
+    plain = fit_plain(fitted, options, _messages())
+    print_notices(fitted.notices, _messages())
+    with _messages().status("Drawing the page"):
+        write_report(output, fitted.model, plain, fitted.X, fitted.y, target=target, notices=fitted.notices)
+    size = output.stat().st_size / 1e6
+    _messages().print(f"report written to {output} ({size:.1f} MB): open it in a browser", markup=False, soft_wrap=True)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the figure and the data.")] = Path("build"),
+) -> None:
+    """Fit a plain and a robust GP to made-up data with outliers; write a figure and the data."""
+    from rcgp.cli.demo import run_demo
+
+    run_demo(output, _results())
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code. What can go wrong with input is one sentence, not a traceback."""
+    try:
+        app(arguments, prog_name="rcgp")
+    except SystemExit as done:  # how Typer ends, well or not
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    except KeyboardInterrupt:
+        return _fail("interrupted; nothing was written", _INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has enough
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        return _fail("there is not enough memory for a table of this size")
+    except ModuleNotFoundError as error:
+        return _fail(f'{error.name} is missing; pip install "rcgp[demo]" brings everything that the commands use')
+    except OSError as error:
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except (ValueError, ArithmeticError, RuntimeError) as error:
+        return _fail(" ".join(str(error).split()) or type(error).__name__)
+    return 0
+
+
+def _fail(sentence: str, code: int = _BAD_INPUT) -> int:
+    # Bytes that are not text, from a file name say, must not fail here again.
+    safe = sentence.encode("utf-8", "backslashreplace").decode()
+    print(f"rcgp: {safe}", file=sys.stderr)
+    return code
+
+
+def _options(
+    target: str,
+    features: list[str] | None,
+    missing: Missing,
+    weight: Weight,
+    epsilon: float,
+    mean: Mean,
+    restarts: int,
+    fit_rows: int,
+    seed: int,
+) -> Options:
+    from rcgp.cli.fitting import Options
+
+    return Options(
+        target=target,
+        features=features or None,
+        missing=missing.value,
+        weight=weight.value,
+        epsilon=epsilon,
+        mean=mean.value,
+        restarts=restarts,
+        fit_rows=fit_rows,
+        seed=seed,
+    )
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse, before any work is done, a path that cannot be written in the end."""
+    if path.is_dir():
+        raise IsADirectoryError(21, "is a folder; give the name of a file", str(path))
+    folder = path.parent
+    if not folder.is_dir():
+        raise FileNotFoundError(2, f"there is no folder {str(folder)!r} to write it in", str(path))
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(13, f"the folder {str(folder)!r} cannot be written to", str(path))
+
+
+def _results() -> Console:
+    return Console(highlight=False)
+
+
+def _messages() -> Console:
+    return Console(stderr=True, highlight=False)

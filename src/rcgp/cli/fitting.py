@@ -1,0 +1,147 @@
+"""From a table in a file to a fitted model: what ``fit``, ``outliers`` and ``report`` have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from rcgp.estimator import RCGPRegressor
+from rcgp.table import Encoding, Missing, TableError, encode, learn_encoding, read_table
+
+__all__ = ["Fitted", "Options", "fit_plain", "fit_table"]
+
+# n x n matrices of float64 that a leave-one-out prediction of all rows holds at once, at its peak.
+_MATRICES = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to fit, as the command line says."""
+
+    target: str
+    features: Sequence[str] | None
+    missing: Missing
+    weight: str
+    epsilon: float
+    mean: str
+    restarts: int
+    fit_rows: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted model, the numbers that it was fitted to, and what the user should know."""
+
+    model: RCGPRegressor
+    encoding: Encoding
+    X: pd.DataFrame
+    y: pd.Series[float]
+    notices: list[str]
+
+
+def fit_table(path: Path, options: Options, console: Console) -> Fitted:
+    """Read a table, turn it into numbers and fit the robust model, showing progress on the console."""
+    table = read_table(path)
+    features = None if options.features is None else _column_names(options.features, list(table.columns))
+    encoding, notices = learn_encoding(table, options.target, features, options.missing)
+    encoded = encode(table, encoding, options.missing)
+    if encoded.y is None:  # which encode gives when asked for it
+        raise TypeError("the target is missing")
+    notices += encoded.notices
+    rows = len(encoded.y)
+    _check_memory(rows)
+    if rows > options.fit_rows:
+        notices.append(
+            f"hyperparameters were chosen on a random sample of {options.fit_rows} of {rows} rows (--fit-rows); the "
+            "fitted model uses all rows"
+        )
+    model = _regressor(options, weight=options.weight, objective="marginal" if options.weight == "constant" else "loo")
+    with _progress(console, "Fitting the model") as report:
+        model.set_params(progress=report).fit(encoded.X, encoded.y)
+    model.set_params(progress=False)
+    return Fitted(model, encoding, encoded.X, encoded.y, notices + _fit_notices(model, encoded.y))
+
+
+def fit_plain(fitted: Fitted, options: Options, console: Console) -> RCGPRegressor:
+    """An ordinary GP of the same data, for comparison."""
+    plain = _regressor(options, weight="constant", objective="marginal")
+    with _progress(console, "Fitting a plain GP to compare") as report:
+        plain.set_params(progress=report).fit(fitted.X, fitted.y)
+    plain.set_params(progress=False)
+    return plain
+
+
+def _regressor(options: Options, weight: str, objective: str) -> RCGPRegressor:
+    return RCGPRegressor(
+        weight=weight,
+        objective=objective,
+        epsilon=options.epsilon,
+        mean=options.mean,
+        n_restarts=options.restarts,
+        fit_rows=options.fit_rows,
+        random_state=options.seed,
+    )
+
+
+def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
+    """The columns that ``--features`` names: each value is a column's name, or several with commas between."""
+    names: list[str] = []
+    for value in given:
+        names += [value] if value in columns else [part.strip() for part in value.split(",")]
+    return names
+
+
+def _check_memory(rows: int) -> None:
+    needed = _MATRICES * 8 * rows**2
+    try:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not every system says
+        return
+    if needed > free:
+        raise TableError(
+            f"an exact fit of {rows} rows needs about {needed / 2**30:.0f} GiB of memory and this machine has "
+            f"{free / 2**30:.0f}: use fewer rows"
+        )
+
+
+def _fit_notices(model: RCGPRegressor, y: pd.Series[float]) -> list[str]:
+    """What the numbers of a fit say about the fit itself."""
+    notices = []
+    if not model.fit_report_.converged:
+        notices.append(f"the fit did not converge: {model.fit_report_.message}")
+    typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / 0.6745
+    if typical < 1 / 3:
+        notices.append(
+            f"outliers have inflated the fitted noise: errors are typically {typical:.2g} of what the model expects, "
+            "so intervals are too wide; leaving out the flagged rows and fitting again narrows them"
+        )
+    return notices
+
+
+class _Report:
+    """A callback that moves a progress bar with each evaluation of the objective."""
+
+    def __init__(self, progress: Progress, title: str) -> None:
+        self._progress, self._title = progress, title
+        self._task = progress.add_task(title, total=None)
+
+    def __call__(self, evaluations: int, best: float) -> None:
+        text = f"{self._title}: {evaluations} evaluations, objective {best:.6g}"
+        self._progress.update(self._task, description=text)
+
+
+@contextmanager
+def _progress(console: Console, title: str) -> Iterator[_Report]:
+    """A bar that pulses (nobody knows how many evaluations there will be) and goes away at the end."""
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield _Report(progress, title)

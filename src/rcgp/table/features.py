@@ -1,0 +1,252 @@
+"""From a table to features and target: learn the encoding on the training table, apply it to that and to new ones.
+
+Both ways go through the same steps (names checked, cells cleaned, incomplete rows set aside, cells read), so that a
+table which could be learnt from can be encoded, and a new one is read exactly as the training table was.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rcgp.table.cells import Cells
+from rcgp.table.encoding import MOST_LEVELS, Column, Encoding
+from rcgp.table.errors import TableError, listed, shown
+
+__all__ = ["Encoded", "Missing", "encode", "learn_encoding"]
+
+Missing: TypeAlias = Literal["drop", "error"]
+
+#: A text column whose levels are more than this share of its rows names the rows.
+_IDENTIFIER_SHARE = 0.9
+#: With fewer rows, different texts in all of them say nothing.
+_IDENTIFIER_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A table as numbers.
+
+    Attributes:
+        X: ``n x d`` features in float64, with their names and the numbers of the rows that were kept.
+        y: ``n`` values of the target; ``None`` if it was not asked for.
+        notices: sentences for the user about what was done.
+        dropped: how many rows were left out.
+    """
+
+    X: pd.DataFrame
+    y: pd.Series[float] | None
+    notices: list[str]
+    dropped: int
+
+
+def learn_encoding(
+    table: pd.DataFrame, target: str, features: Sequence[str] | None = None, missing: Missing = "error"
+) -> tuple[Encoding, list[str]]:
+    """Decide how a training table becomes numbers.
+
+    A column is what at least half of its cells look like: numbers (with a decimal point; ``1,5`` is refused, as it may
+    be one and a half or a thousand and more), dates (see :func:`rcgp.table.dates.days_from_text`; ``03/04/2024`` is
+    refused, as it may be in March or April), else categories, one feature for each level, or a single one if there are
+    two levels. Truth values are categories.
+
+    Args:
+        table: the training table, as :func:`rcgp.table.read_table` gives it; its index holds the row numbers that
+            messages name.
+        target: the column to predict.
+        features: the columns to predict it from. ``None``: all others.
+        missing: what to do with rows that lack a value: refuse them or leave them out.
+
+    Returns:
+        The encoding, and notices for the user about every column that is not simply numbers. Cost O(cells).
+
+    Raises:
+        TableError: for columns that do not exist or cannot be used, cells that do not fit their column, missing
+            values, fewer than two usable rows, and a target that is constant.
+    """
+    _check_columns(table)
+    names = [name for name in table.columns if name != target] if features is None else list(features)
+    _check_features(names, target)
+    cells, _ = _complete(_cells(table, [target, *names]), missing)
+    if len(cells[target].rows) < 2:
+        raise TableError("the table has only one usable row: at least two are needed")
+    _check_target(cells.pop(target))
+    columns, notices = [], []
+    for name in names:
+        column, notice = _learn_column(cells[name])
+        columns.append(column)
+        notices.extend(notice)
+        if features is None and name.startswith("Unnamed: "):
+            notices.append(
+                f"column {shown(name)}: has no name in the file; if it counts rows, leave it out with --features"
+            )
+    return Encoding(target, tuple(columns)), notices
+
+
+def encode(table: pd.DataFrame, encoding: Encoding, missing: Missing = "error", with_target: bool = True) -> Encoded:
+    """Turn a table into numbers as the training table was.
+
+    Args:
+        table: the table; columns that the encoding does not name are ignored.
+        encoding: learnt from the training table.
+        missing: what to do with rows that lack a value: refuse them or leave them out.
+        with_target: read the target too. Without it, as in prediction, the column need not exist.
+
+    Returns:
+        Features and target of the rows that are complete. Cost O(cells).
+
+    Raises:
+        TableError: for columns that do not exist, cells that do not fit their column, levels that the training table
+            did not have, missing values, and a table of which no row is left.
+    """
+    _check_columns(table)
+    names = [column.name for column in encoding.columns]
+    cells, dropped = _complete(_cells(table, [*names, encoding.target] if with_target else names), missing)
+    rows = cells[names[0]].rows
+    features: dict[str, NDArray[np.float64]] = {}
+    for column in encoding.columns:
+        features |= zip(column.feature_names, _features(column, cells[column.name]), strict=True)
+    y = pd.Series(cells[encoding.target].numbers(), index=rows, name=encoding.target) if with_target else None
+    notices = [f"{dropped} of {len(table)} rows left out: they lack a value"] if dropped else []
+    return Encoded(pd.DataFrame(features, index=rows), y, notices, dropped)
+
+
+def _learn_column(cells: Cells) -> tuple[Column, list[str]]:
+    """What a column holds, and what the user should know about it."""
+    start = f"column {shown(cells.name)}:"
+    kind = cells.kind()
+    if kind == "category":
+        column = Column(cells.name, kind, _learn_levels(cells))
+        if len(column.levels) == 1:
+            return column, [f"{start} every value is {shown(column.levels[0])}, so it tells nothing; kept"]
+        if len(column.levels) == 2:
+            no, yes = (shown(level) for level in column.levels)
+            return column, [f"{start} 2 categories, read as 0 for {no} and 1 for {yes}"]
+        return column, [
+            f"{start} {len(column.levels)} categories, a feature for each: {listed(column.levels, MOST_LEVELS)}"
+        ]
+    values = cells.numbers() if kind == "number" else cells.dates()
+    notices = [f"{start} dates read as days since 1970-01-01"] if kind == "date" else []
+    if (values == values[0]).all():
+        notices.append(f"{start} every value is the same, so it tells nothing; kept")
+    return Column(cells.name, kind), notices
+
+
+def _learn_levels(cells: Cells) -> tuple[str, ...]:
+    """The sorted levels of a category; TableError if there are so many that it is none."""
+    levels = sorted(pc.unique(cells.texts()).to_pylist())
+    rows = len(cells.rows)
+    if len(levels) > MOST_LEVELS or (rows >= _IDENTIFIER_ROWS and len(levels) > _IDENTIFIER_SHARE * rows):
+        raise TableError(
+            f"column {shown(cells.name)} holds {len(levels)} different texts in {rows} rows, such as "
+            f"{listed(levels[:2])}, too many for categories: leave it out with --features"
+        )
+    return tuple(levels)
+
+
+def _features(column: Column, cells: Cells) -> list[NDArray[np.float64]]:
+    """The features that a column gives, ``n`` numbers each."""
+    if column.kind == "number":
+        return [cells.numbers()]
+    if column.kind == "date":
+        return [cells.dates()]
+    texts = cells.texts()
+    place = pc.fill_null(pc.index_in(texts, pa.array(column.levels, pa.string())), -1).to_numpy(zero_copy_only=False)
+    unknown = place < 0
+    if unknown.any():
+        first = int(unknown.argmax())
+        raise TableError(
+            f"{cells.row(first)} is {shown(texts[first].as_py())}, which the training table did not have: correct it "
+            f"or leave the row out, as the model knows only {listed(column.levels)}"
+        )
+    return [(place == column.levels.index(level)).astype(np.float64) for level in column.indicated]
+
+
+def _complete(cells: dict[str, Cells], missing: Missing) -> tuple[dict[str, Cells], int]:
+    """The cells of the rows that lack no value, and how many rows are left out for it."""
+    if missing not in get_args(Missing):
+        raise TableError(f"missing must be {listed(get_args(Missing))}, got {missing!r:.50}")
+    gaps = {name: column.missing() for name, column in cells.items()}
+    for name, gap in gaps.items():
+        if gap.all():
+            raise TableError(f"column {shown(name)} has no values at all: fill it in, or leave it out with --features")
+    incomplete = np.logical_or.reduce(list(gaps.values()))
+    dropped = int(np.count_nonzero(incomplete))
+    if not dropped:
+        return cells, 0
+    if missing == "error":
+        first = int(incomplete.argmax())
+        name = next(name for name, gap in gaps.items() if gap[first])
+        raise TableError(
+            f"{cells[name].row(first)} has no value ({dropped} of {len(incomplete)} rows lack one): fill it in, or use "
+            "--missing drop to leave such rows out"
+        )
+    if dropped == len(incomplete):
+        raise TableError("every row lacks a value: leave out the columns that are mostly empty with --features")
+    return {name: column.where(~incomplete) for name, column in cells.items()}, dropped
+
+
+def _cells(table: pd.DataFrame, names: list[str]) -> dict[str, Cells]:
+    """The cells of some columns; TableError naming similar columns for one that does not exist."""
+    for name in names:
+        if name not in table.columns:
+            raise TableError(_no_such_column(name, list(table.columns)))
+    return {name: Cells.of(table[name], name) for name in names}
+
+
+def _no_such_column(name: str, names: list[str]) -> str:
+    """The sentence for a column that does not exist."""
+    # Cut, as the comparison takes the square of the length, and a name may be as long as a file.
+    alike = {other[:80].casefold(): other for other in names}
+    close = [alike[match] for match in difflib.get_close_matches(name[:80].casefold(), alike)]
+    sentence = f"there is no column {shown(name)}"
+    if close:
+        sentence += f": did you mean {' or '.join(shown(other) for other in close)}?"
+    return f"{sentence} (the columns are {listed(names)})" if len(names) <= 10 or not close else sentence
+
+
+def _check_columns(table: pd.DataFrame) -> None:
+    """Refuse a table without rows, or whose columns cannot be told apart by name."""
+    if not len(table):
+        raise TableError("the table has no rows")
+    odd = [str(name) for name in table.columns if not isinstance(name, str)]
+    if odd:
+        raise TableError(f"column names must be text, got {listed(odd)}")
+    repeated = list(table.columns[table.columns.duplicated()].unique())
+    if repeated:
+        raise TableError(f"more than one column is called {listed(repeated)}: give each a name of its own")
+
+
+def _check_features(names: list[str], target: str) -> None:
+    """Refuse features that are none, or named twice, or the target."""
+    if target in names:
+        raise TableError(
+            f"the target {shown(target)} cannot be one of the features as well: leave it out of --features"
+        )
+    if not names:
+        raise TableError(f"there is no column to predict {shown(target)} from: the table needs at least one more")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise TableError(f"the features name {listed(repeated)} more than once: name each column once")
+
+
+def _check_target(cells: Cells) -> None:
+    """Refuse a target that is not numbers, or always the same one."""
+    kind = cells.kind()
+    if kind != "number":
+        what = "dates" if kind == "date" else f"text such as {shown(cells.texts()[0].as_py())}"
+        raise TableError(
+            f"the target must be a column of numbers, but {shown(cells.name)} holds {what}: choose another"
+        )
+    values = cells.numbers()
+    if (values == values[0]).all():
+        raise TableError(f"every value of {shown(cells.name)} is {float(values[0])}: there is nothing to predict")

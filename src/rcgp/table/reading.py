@@ -1,0 +1,215 @@
+"""From a file to a table: CSV or Parquet, whatever its bytes, or one clear sentence.
+
+Nothing is guessed about the cells here: a CSV file gives text, a Parquet file its own types, and what a column means
+is decided in :mod:`rcgp.table.encoding`. CSV is parsed by the standard library's strict reader rather than by pandas,
+which moves surplus cells into an index, fills short rows and turns some texts into missing values without a word.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rcgp.table.errors import TableError, listed, reason, shown
+
+__all__ = ["read_table"]
+
+_DELIMITERS = (",", ";", "\t", "|")
+#: How much of a file is looked at to find its delimiter: characters, and records within them.
+_SAMPLE_CHARACTERS, _SAMPLE_RECORDS = 200_000, 100
+#: Rows held as Python strings at once, to be packed before the next ones are read.
+_BATCH = 50_000
+_UTF8_MARK, _UTF16_MARKS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+_GZIP_MAGIC, _PARQUET_MAGIC, _ZIP_MAGIC = b"\x1f\x8b", b"PAR1", b"PK\x03\x04"
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """Read a CSV or Parquet file.
+
+    Parquet is known by its magic bytes or the suffix ``.parquet`` or ``.pq``; all else is CSV, in UTF-8 or in UTF-16
+    with a byte order mark, and either may be compressed with gzip. The delimiter of a CSV file is whichever of comma,
+    semicolon, tab and ``|`` splits its rows as it splits its header. Blank lines are skipped; spaces around names and
+    before cells are dropped; a column without a name is called ``Unnamed: 0`` after its position, as pandas does.
+    An index that pandas wrote into a Parquet file is a column if it has a name, and is left out if not.
+
+    Args:
+        path: the file.
+
+    Returns:
+        One row for each row of the file, numbered from 1 in the index (the header of a CSV file is not counted). The
+        cells of a CSV file are text; the columns of a Parquet file keep their Arrow types. Cost O(size of the file).
+
+    Raises:
+        TableError: for a file that cannot be opened, decoded or parsed, and for one without rows.
+    """
+    path = Path(path)
+    name = shown(path.name)
+    try:
+        content = _decompressed(_content(path), path)
+        if not content:
+            raise TableError(f"{name} is empty: it needs a header and at least one row")
+        table = _parquet(content, name) if _is_parquet(content, path) else _csv(_decoded(content, name), name)
+    except MemoryError:
+        raise TableError(f"{name} does not fit into memory: use fewer rows or columns") from None
+    if not len(table):
+        raise TableError(f"{name} has column names but no rows")
+    table.index = pd.RangeIndex(1, len(table) + 1)
+    return table
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise TableError(f"there is no file {str(path)!r}: check the path") from None
+    except IsADirectoryError:
+        raise TableError(f"{str(path)!r} is a directory: give a CSV or Parquet file in it") from None
+    except PermissionError:
+        raise TableError(f"{str(path)!r} cannot be opened: permission to read it is denied") from None
+    except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+        raise TableError(f"{str(path)!r} cannot be opened: {reason(error)}") from None
+
+
+def _decompressed(content: bytes, path: Path) -> bytes:
+    """The content of a gzip file, known by its first bytes or its suffix; that of any other as it is."""
+    if not content.startswith(_GZIP_MAGIC) and path.suffix.lower() != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TableError(f"{shown(path.name)} is not a gzip file or is damaged: {reason(error)}") from None
+
+
+def _is_parquet(content: bytes, path: Path) -> bool:
+    """Whether to read Parquet. The magic stands at both ends: a CSV header may well begin with PAR1."""
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if ".parquet" in suffixes or ".pq" in suffixes:
+        return True
+    return content.startswith(_PARQUET_MAGIC) and content.endswith(_PARQUET_MAGIC)
+
+
+def _parquet(content: bytes, name: str) -> pd.DataFrame:
+    """The columns of a Parquet file, in their Arrow types."""
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+        names = [column for column in file.schema_arrow.names if not re.fullmatch(r"__index_level_\d+__", column)]
+        _check_names(names, name)
+        # By position: read(columns=...) takes "a.b" for a field inside a column called a.
+        arrow = file.read()
+        arrow = arrow.select([arrow.schema.get_field_index(column) for column in names])
+        arrow.validate(full=True)
+        return arrow.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)  # type: ignore[no-any-return]
+    except (TableError, MemoryError):
+        raise
+    except Exception as error:  # a damaged file fails anywhere inside the decoder, in ways that it does not document
+        raise TableError(f"{name} is not a Parquet file or is damaged: {reason(error)}") from None
+
+
+def _decoded(content: bytes, name: str) -> str:
+    """The text of a file in UTF-8, or in UTF-16 with its mark. No other encoding is guessed: most would fit."""
+    if content.startswith(_ZIP_MAGIC):
+        raise TableError(f"{name} is a zip archive, as Excel workbooks are: save the table as CSV in UTF-8 instead")
+    utf16 = content.startswith(_UTF16_MARKS)
+    mark = len(_UTF8_MARK) if content.startswith(_UTF8_MARK) else 0
+    try:
+        text = content.decode("utf-16") if utf16 else content[mark:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        offset = error.start + mark
+        raise TableError(
+            f"{name} is not text in {'UTF-16' if utf16 else 'UTF-8'}: byte 0x{content[offset]:02x} at offset {offset} "
+            "does not fit; convert the file to UTF-8"
+        ) from None
+    position = text.find("\0")
+    if position >= 0:
+        line = text.count("\n", 0, position) + 1
+        raise TableError(f"{name} has a NUL character in line {line}: it is not a text file, or it is damaged")
+    return text
+
+
+def _csv(text: str, name: str) -> pd.DataFrame:
+    """The cells of a CSV file, as text."""
+    records = _records(text, _delimiter(text), name)
+    _, header = next(records, (0, []))
+    if not header:
+        raise TableError(f"{name} is empty: it needs a header and at least one row")
+    names = [cell.strip() or f"Unnamed: {position}" for position, cell in enumerate(header)]
+    _check_names(names, name)
+    batches = []
+    while rows := [_of_width(len(names), line, record, name) for line, record in islice(records, _BATCH)]:
+        batches.append(pa.table([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], names=names))
+    empty = pa.schema([(column, pa.string()) for column in names]).empty_table()
+    table: pd.DataFrame = pa.concat_tables([empty, *batches]).to_pandas()
+    return table
+
+
+def _records(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    """Each record that is not blank, with the number of the line that it begins in."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True)
+    line = 1
+    while True:
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise TableError(
+                f"{name} cannot be read from line {line} on: {reason(error)}; is a quotation mark left open there?"
+            ) from None
+        if len(record) > 1 or (record and record[0].strip()):
+            yield line, record
+        line = reader.line_num + 1
+
+
+def _of_width(width: int, line: int, record: list[str], name: str) -> list[str]:
+    """The record, if it has as many cells as the header."""
+    if len(record) == width:
+        return record
+    raise TableError(
+        f"line {line} of {name} has {_cells(len(record))} where the header has {width}: quote cells that contain the "
+        "delimiter, and do not leave cells out"
+    )
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count} cells"
+
+
+def _delimiter(text: str) -> str:
+    """The delimiter that splits the header, and most of the first rows into as many cells as it; the comma if none."""
+    scores = {delimiter: _score(text, delimiter) for delimiter in _DELIMITERS}
+    return max(_DELIMITERS, key=lambda delimiter: scores[delimiter])
+
+
+def _score(text: str, delimiter: str) -> tuple[float, int]:
+    """The share of records that are as wide as the header, and its width; below all others if it is not split."""
+    widths: list[int] = []
+    # What has been read before a misplaced quotation mark still counts; the marks themselves are reported later.
+    try:
+        records = _records(text[:_SAMPLE_CHARACTERS], delimiter, "")
+        widths.extend(len(record) for _, record in islice(records, _SAMPLE_RECORDS))
+    except TableError:
+        pass
+    if not widths or widths[0] < 2:
+        return (-1.0, 0)
+    return (widths.count(widths[0]) / len(widths), widths[0])
+
+
+def _check_names(names: list[str], name: str) -> None:
+    """Refuse names that stand for two columns, or a table without any."""
+    if not names:
+        raise TableError(f"{name} has no columns")
+    repeated = [column for column, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise TableError(f"{name} has more than one column called {listed(repeated)}: give each a name of its own")

@@ -1,0 +1,340 @@
+"""The command line, as its users meet it: arguments in, text and exit codes out."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import rcgp
+from rcgp import RCGPRegressor
+from rcgp.cli import run
+
+
+def house_table(n=40):
+    random = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "size": random.uniform(50, 200, n).round(1),
+            "sold": pd.date_range("2024-01-01", periods=n, freq="3D").strftime("%Y-%m-%d"),
+            "colour": random.choice(["red", "blue", "green"], n),
+        }
+    )
+    table["price"] = (3.0 * table["size"] + 40.0 * (table["colour"] == "red") + 5.0 * random.standard_normal(n)).round(
+        2
+    )
+    table.loc[11, "price"] += 900.0
+    return table
+
+
+@pytest.fixture
+def houses(tmp_path):
+    path = tmp_path / "houses.csv"
+    house_table().to_csv(path, index=False)
+    return path
+
+
+def rcgp_command(*arguments):
+    return run([str(argument) for argument in arguments])
+
+
+def test_fit_prints_a_summary_and_saves_a_model(houses, tmp_path, capsys):
+    model = tmp_path / "out.rcgp"
+    assert rcgp_command("fit", houses, "--target", "price", "--model", model) == 0
+    out, err = capsys.readouterr()
+    fitted = rcgp.load(model)
+    assert "rows used" in out
+    assert "40" in out
+    assert f"standard deviation {fitted.noise_variance_**0.5:.4g}" in out
+    residual = np.abs(house_table()["price"] - fitted.loo_mean_)
+    assert f"median {residual.median():.4g}, mean {residual.mean():.4g}" in out
+    assert f"{(residual < 1.959964 * fitted.loo_std_).mean():.1%} of the rows" in out
+    for name, lengthscale in zip(fitted.feature_names_in_, fitted.lengthscales_, strict=True):
+        (line,) = (line for line in out.splitlines() if line.startswith(name))
+        assert f"{lengthscale:.4g}" in line
+    first = next(line.split() for line in out.splitlines() if line.endswith("outlier"))
+    assert first[0] == "12"  # the twelfth row
+    assert [float(value) for value in (first[1], first[2], first[5])] == pytest.approx(
+        [house_table()["price"][11], fitted.loo_mean_[11], fitted.weights_[11]], rel=1e-3
+    )
+    assert "dates" in err
+    assert "colour" in err  # that it was one-hot encoded
+    assert "model saved" in err
+
+
+def test_predict_gives_mean_deviation_and_interval(houses, tmp_path, capsys):
+    model, new, output = (tmp_path / name for name in ("out.rcgp", "new.csv", "predictions.csv"))
+    rcgp_command("fit", houses, "--target", "price", "--model", model)
+    house_table().drop(columns="price").head(7).to_csv(new, index=False)
+    assert rcgp_command("predict", model, new, "--output", output) == 0
+    predicted = pd.read_csv(output)
+    assert list(predicted) == ["row", "mean", "std", "lower", "upper"]
+    fitted = rcgp.load(model)
+    inputs = fitted.models_[0].train_X[:7].numpy()
+    mean, std = fitted.predict(
+        pd.DataFrame(inputs, columns=fitted.feature_names_in_), return_std=True, include_noise=True
+    )
+    np.testing.assert_allclose(predicted["mean"], mean, rtol=1e-12)
+    np.testing.assert_allclose(predicted["std"], std, rtol=1e-12)
+    np.testing.assert_allclose(predicted["upper"] - predicted["mean"], 1.959964 * std, rtol=1e-6)
+    np.testing.assert_allclose(predicted["mean"] - predicted["lower"], 1.959964 * std, rtol=1e-6)
+    capsys.readouterr()
+    assert rcgp_command("predict", model, new) == 0
+    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(capsys.readouterr().out)), predicted)
+    assert rcgp_command("predict", model, new, "--output", tmp_path / "p.parquet") == 0
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "p.parquet"), predicted, rtol=1e-12)
+
+
+def test_outliers_lists_every_row_most_suspicious_first(houses, capsys):
+    assert rcgp_command("outliers", houses, "--target", "price", "--json") == 0
+    out, err = capsys.readouterr()
+    content = json.loads(out)
+    rows = content["rows"]
+    assert sorted(row["row"] for row in rows) == list(range(1, 41))
+    assert rows[0]["row"] == 12
+    assert rows[0]["outlier"] is True
+    assert set(rows[0]) == {"row", "observed", "expected", "residual", "standard_deviations", "weight", "outlier"}
+    sizes = [abs(row["standard_deviations"]) for row in rows]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(row["residual"] == pytest.approx(row["observed"] - row["expected"]) for row in rows)
+    assert content["notices"]
+    assert "note:" in err
+    assert rcgp_command("outliers", houses, "--target", "price") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 41
+    assert lines[1].split()[0] == "12"
+
+
+def test_parquet_gives_the_same_as_csv(houses, tmp_path, capsys):
+    house_table().to_parquet(tmp_path / "houses.parquet")
+    results = []
+    for path in (houses, tmp_path / "houses.parquet"):
+        assert rcgp_command("outliers", path, "--target", "price", "--json") == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[0] == results[1]
+
+
+def test_features_are_chosen_by_name(tmp_path, houses, capsys):
+    model = tmp_path / "m.rcgp"
+    assert rcgp_command("fit", houses, "--target", "price", "--features", "size, sold", "--model", model) == 0
+    assert list(rcgp.load(model).feature_names_in_) == ["size", "sold"]
+    table = house_table().rename(columns={"size": "size, in m2"})
+    table.to_csv(tmp_path / "comma.csv", index=False)
+    arguments = ("--features", "size, in m2", "--features", "sold", "--model", model)
+    assert rcgp_command("fit", tmp_path / "comma.csv", "--target", "price", *arguments) == 0
+    assert list(rcgp.load(model).feature_names_in_) == ["size, in m2", "sold"]
+
+
+def test_large_tables_choose_hyperparameters_on_a_sample(houses, tmp_path, capsys):
+    model = tmp_path / "m.rcgp"
+    assert rcgp_command("fit", houses, "--target", "price", "--fit-rows", "30", "--model", model) == 0
+    assert "sample of 30 of 40 rows" in capsys.readouterr().err
+    assert len(rcgp.load(model).weights_) == 40
+
+
+def test_options_reach_the_model(houses, tmp_path):
+    model = tmp_path / "m.rcgp"
+    options = ("--weight", "se", "--epsilon", "0.2", "--mean", "robust_linear", "--restarts", "1", "--seed", "5")
+    assert rcgp_command("fit", houses, "--target", "price", "--model", model, *options) == 0
+    loaded = rcgp.load(model)
+    chosen = (loaded.weight, loaded.epsilon, loaded.mean, loaded.n_restarts, loaded.random_state, loaded.objective)
+    assert chosen == ("se", 0.2, "robust_linear", 1, 5, "loo")
+    assert rcgp_command("fit", houses, "--target", "price", "--model", model, "--weight", "constant") == 0
+    assert rcgp.load(model).objective == "marginal"
+
+
+def test_rows_that_lack_values_are_dropped_on_request(tmp_path, capsys):
+    table = house_table()
+    table.loc[[2, 5], "size"] = np.nan
+    table.to_csv(tmp_path / "gaps.csv", index=False)
+    assert rcgp_command("outliers", tmp_path / "gaps.csv", "--target", "price") == 2
+    assert "--missing drop" in capsys.readouterr().err
+    assert rcgp_command("outliers", tmp_path / "gaps.csv", "--target", "price", "--missing", "drop", "--json") == 0
+    out, err = capsys.readouterr()
+    rows = [row["row"] for row in json.loads(out)["rows"]]
+    assert set(range(1, 41)) - set(rows) == {3, 6}
+    assert json.loads(out)["rows"][0]["row"] == 12  # still the number in the file
+    assert "2 of 40 rows" in err
+
+
+def test_models_saved_in_python_predict_from_tables(tmp_path, capsys):
+    table = house_table()
+    table[["size", "price"]].to_csv(tmp_path / "new.csv", index=False)
+    named = RCGPRegressor().fit(table[["size"]], table["price"])
+    named.save(tmp_path / "named.rcgp")
+    assert rcgp_command("predict", tmp_path / "named.rcgp", tmp_path / "new.csv") == 0
+    predicted = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    np.testing.assert_allclose(predicted["mean"], named.predict(table[["size"]]), rtol=1e-9)
+    RCGPRegressor().fit(table[["size"]].to_numpy(), table["price"]).save(tmp_path / "nameless.rcgp")
+    assert rcgp_command("predict", tmp_path / "nameless.rcgp", tmp_path / "new.csv") == 2
+    assert "1 columns without names and the table has 2" in capsys.readouterr().err
+    table[["size"]].to_csv(tmp_path / "new.csv", index=False)
+    assert rcgp_command("predict", tmp_path / "nameless.rcgp", tmp_path / "new.csv") == 0
+    RCGPRegressor().fit(table[["size"]], table[["size", "price"]]).save(tmp_path / "two.rcgp")
+    assert rcgp_command("predict", tmp_path / "two.rcgp", tmp_path / "new.csv") == 2
+    assert "2 outputs" in capsys.readouterr().err
+
+
+BAD_TABLES = {
+    "empty file": ("", "empty"),
+    "header only": ("a,price\n", "no rows|row"),
+    "one row": ("a,price\n1,2\n", "only one usable row"),
+    "constant target": ("a,price\n1,2\n2,2\n3,2\n", "nothing to predict"),
+    "text among numbers": ("a,price\n1,2\n2,x\n3,5\n", "row 2.*'price'.*'x'"),
+    "missing value": ("a,price\n1,2\n,3\n4,5\n", "row 2.*--missing drop"),
+    "no such column": ("a,prise\n1,2\n2,3\n", "'price'.*'prise'"),
+    "only the target": ("price\n1\n2\n", "predict"),
+    "ragged": ("a,price\n1,2\n1,2,3\n", "line 3"),
+    "infinite": ("a,price\n1,2\n2,inf\n3,4\n", "row 2"),
+    "twice the same name": ("a,a,price\n1,2,3\n4,5,6\n", "'a'"),
+}
+
+
+@pytest.mark.parametrize("command", ["fit", "outliers", "report"])
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_bad_tables_end_with_one_sentence(command, name, tmp_path, capsys):
+    content, message = BAD_TABLES[name]
+    path = tmp_path / "bad.csv"
+    path.write_text(content)
+    output = ("--output", tmp_path / "report.html") if command == "report" else ()
+    assert rcgp_command(command, path, "--target", "price", *output) == 2
+    assert_one_sentence(capsys, message)
+    assert not (tmp_path / "report.html").exists()
+
+
+def assert_one_sentence(capsys, message):
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("rcgp: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert re.search(message, err), err
+
+
+def test_files_that_cannot_be_read_end_with_one_sentence(tmp_path, houses, capsys):
+    (tmp_path / "latin.csv").write_bytes("a,price\nä,2\n".encode("latin-1"))
+    for path, message in (
+        (tmp_path / "none.csv", "none.csv"),
+        (tmp_path, "folder|directory"),
+        (tmp_path / "latin.csv", "UTF-8"),
+    ):
+        assert rcgp_command("fit", path, "--target", "price") == 2
+        assert_one_sentence(capsys, message)
+        assert rcgp_command("predict", path, houses) == 2
+        assert_one_sentence(capsys, path.name)
+
+
+def test_what_cannot_be_written_is_refused_before_the_fit(tmp_path, houses, capsys):
+    for command, option in (("fit", "--model"), ("report", "--output")):
+        for path, message in ((tmp_path / "none" / "x", "no folder"), (tmp_path, "is a folder")):
+            assert rcgp_command(command, houses, "--target", "price", option, path) == 2
+            assert_one_sentence(capsys, message)
+
+
+def test_a_new_table_must_fit_the_model(tmp_path, houses, capsys):
+    model = tmp_path / "m.rcgp"
+    rcgp_command("fit", houses, "--target", "price", "--model", model)
+    capsys.readouterr()
+    for table, message in (
+        (house_table().drop(columns="size"), "'size'"),
+        (house_table().replace({"colour": {"red": "violet"}}), "violet.*blue"),
+        (
+            house_table().astype({"size": str}).replace({"size": {str(house_table()["size"][4]): "big"}}),
+            "row 5.*'size'",
+        ),
+    ):
+        table.to_csv(tmp_path / "new.csv", index=False)
+        assert rcgp_command("predict", model, tmp_path / "new.csv") == 2
+        assert_one_sentence(capsys, message)
+
+
+def test_wrong_usage_has_exit_code_2(houses, capsys):
+    assert rcgp_command("fit", houses) == 2
+    assert rcgp_command("fit", houses, "--target", "price", "--missing", "guess") == 2
+    assert rcgp_command("fit", houses, "--target", "price", "--epsilon", "3") == 2
+    assert rcgp_command("nonsense") == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [(), ("fit",), ("predict",), ("outliers",), ("report",), ("demo",)])
+def test_help_explains_every_command(command, capsys):
+    assert rcgp_command(*command, "--help") == 0
+    out = capsys.readouterr().out
+    assert ("rcgp demo" in out) if not command else ("Usage: rcgp" in out)
+
+
+def test_both_names_of_the_program_work():
+    for program in ([sys.executable, "-m", "rcgp"], [str(_script())]):
+        shown = subprocess.run([*program, "--version"], capture_output=True, text=True, check=True)
+        assert shown.stdout == f"rcgp {rcgp.__version__}\n"
+
+
+def _script():
+    return Path(sys.executable).with_name("rcgp")
+
+
+def test_help_does_not_wait_for_heavy_libraries():
+    code = (
+        "import sys; sys.argv = ['rcgp', '--help']\n"
+        "from rcgp.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print({'pandas', 'plotly', 'sklearn', 'matplotlib'} & set(sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_missing_library_names_the_extra():
+    code = "import sys; sys.modules['typer'] = None\nfrom rcgp.__main__ import main\nmain()"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.returncode == 1
+    assert shown.stderr == 'rcgp: the command line needs typer, which is missing; pip install "rcgp[cli]" brings it\n'
+
+
+def test_an_interrupt_is_not_a_traceback_and_writes_nothing(houses, tmp_path, monkeypatch, capsys):
+    def interrupted(*arguments, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rcgp.estimator.output.fit", interrupted)
+    assert rcgp_command("fit", houses, "--target", "price", "--model", tmp_path / "m.rcgp") == 130
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "m.rcgp").exists()
+
+
+def test_a_reader_that_has_enough_is_no_error(houses):
+    command = f'"{sys.executable}" -m rcgp outliers "{houses}" --target price | head -n 2'
+    shown = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in shown.stderr
+    assert "BrokenPipe" not in shown.stderr
+
+
+def test_too_many_rows_for_the_memory_are_refused_with_the_figure(houses, monkeypatch, capsys):
+    monkeypatch.setattr("os.sysconf", lambda name: 1)
+    assert rcgp_command("fit", houses, "--target", "price") == 2
+    assert_one_sentence(capsys, "40 rows needs about 0 GiB of memory and this machine has 0")
+
+
+def test_the_report_is_written(houses, tmp_path, capsys):
+    report = tmp_path / "report.html"
+    assert rcgp_command("report", houses, "--target", "price", "--output", report) == 0
+    page = report.read_text()
+    assert "price" in page
+    assert page.rstrip().endswith("</html>")
+    assert report.stat().st_size < 5e6
+
+
+def test_the_demo_shows_the_robust_fit_to_be_better(tmp_path, capsys):
+    assert rcgp_command("demo", "--output", tmp_path / "build") == 0
+    lines = capsys.readouterr().out.splitlines()
+    plain, robust = (float(line.split()[1]) for line in lines if line.startswith(("GP ", "RCGP ")))
+    assert robust < 0.8 * plain
+    assert (tmp_path / "build" / "demo.png").stat().st_size > 10_000
+    assert len(pd.read_csv(tmp_path / "build" / "demo.csv")) == 300
