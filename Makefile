@@ -6,10 +6,10 @@ BIN := .venv/bin
 # The constraints pin a torch for which pip finds a CPU build; an unpinned torch draws several GB of CUDA.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint benchmark clean
+.PHONY: demo test lint docs benchmark clean
 
 demo: .venv/installed-demo
-	$(BIN)/python docs/gallery/plot_outliers.py
+	$(BIN)/rcgp demo
 
 test: lint
 	$(BIN)/python -m pytest
@@ -20,12 +20,16 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: .venv/installed-docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html docs build/docs
+
 benchmark: .venv/installed-dev
 	$(BIN)/python benchmarks/loo_objective.py
 	$(BIN)/python benchmarks/prediction.py
+	$(BIN)/python benchmarks/estimator.py
 
 clean:
-	rm -rf .venv build
+	rm -rf .venv build docs/auto_gallery
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

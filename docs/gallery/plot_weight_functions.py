@@ -9,11 +9,7 @@ the full method, without its shrinkage term and without its noise term. It is th
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
@@ -29,33 +25,12 @@ from rcgp.weights import (
     WeightFunction,
 )
 
-FIGURE = Path("build/weights.png")
-
 
 class Triweight(WeightFunction):
     """A weight of one's own, zero beyond three."""
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         return (1 - (residual / 3).clamp(-1, 1) ** 2) ** 1.5
-
-
-def main() -> None:
-    figure = plt.figure(figsize=(10, 6.4), layout="constrained")
-    axes = figure.subplot_mosaic("AAABBB;CCDDEE")
-    draw_weights(axes["A"], axes["B"])
-    variants: dict[str, Callable[[WeightFunction], WeightFunction]] = {
-        "full": lambda weight: weight,
-        "no shrinkage term": NoShrinkage,
-        "no noise term": NoNoiseTerm,
-    }
-    for axis, (name, wrap) in zip("CDE", variants.items(), strict=True):
-        draw_thresholds(axes[axis], wrap)
-        axes[axis].set_title(name, fontsize=10)
-    axes["C"].legend(frameon=False, fontsize=8)
-    FIGURE.parent.mkdir(exist_ok=True)
-    figure.savefig(FIGURE, dpi=120)
-    plt.close(figure)
-    print(f"figure: {FIGURE}")
 
 
 def draw_weights(left: Axes, right: Axes) -> None:
@@ -90,5 +65,19 @@ def draw_thresholds(axis: Axes, wrap: Callable[[WeightFunction], WeightFunction]
     axis.set_ylim(-5.5, 5.5)
 
 
-if __name__ == "__main__":
-    main()
+# %%
+# Everything in one figure.
+
+figure = plt.figure(figsize=(10, 6.4), layout="constrained")
+axes = figure.subplot_mosaic("AAABBB;CCDDEE")
+draw_weights(axes["A"], axes["B"])
+variants: dict[str, Callable[[WeightFunction], WeightFunction]] = {
+    "full": lambda weight: weight,
+    "no shrinkage term": NoShrinkage,
+    "no noise term": NoNoiseTerm,
+}
+for axis, (name, wrap) in zip("CDE", variants.items(), strict=True):
+    draw_thresholds(axes[axis], wrap)
+    axes[axis].set_title(name, fontsize=10)
+axes["C"].legend(frameon=False, fontsize=8)
+plt.show()

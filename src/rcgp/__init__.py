@@ -4,6 +4,7 @@ from rcgp import RCGPRegressor                # for a table: scikit-learn's cont
 
 model = RCGPRegressor().fit(X, y)
 model.predict(X_new, return_std=True), model.outliers_
+model.save("model.rcgp")                      # rcgp.load("model.rcgp") reads it
 
 from rcgp import RCGP, fit                    # for tensors: GPyTorch kernels, posterior distributions
 
@@ -18,19 +19,19 @@ from rcgp.models import RCGP, posterior_influence
 from rcgp.training import FitError, FitReport, fit
 
 if TYPE_CHECKING:
-    from rcgp.estimator import RCGPRegressor
+    from rcgp.estimator import RCGPRegressor, load
 
-__all__ = ["RCGP", "FitError", "FitReport", "RCGPRegressor", "__version__", "fit", "posterior_influence"]
+__all__ = ["RCGP", "FitError", "FitReport", "RCGPRegressor", "__version__", "fit", "load", "posterior_influence"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # scikit-learn takes a second to import: only those who use the estimator wait for it.
-    if name == "RCGPRegressor":
-        from rcgp.estimator import RCGPRegressor
+    if name in ("RCGPRegressor", "load"):
+        import rcgp.estimator
 
-        return RCGPRegressor
+        return getattr(rcgp.estimator, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

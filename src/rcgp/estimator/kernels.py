@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rcgp.models.constraints import Between, above
 
-__all__ = ["Noise", "translate"]
+__all__ = ["Noise", "known_kernels", "translate"]
 
 KNOWN = "RBF, Matern, RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel, WhiteKernel, sums and products"
 
@@ -58,6 +58,11 @@ def translate(kernel: sk.Kernel, n_features: int) -> tuple[gpytorch.kernels.Kern
     if part.kernel is None:
         raise ValueError(f"kernel {kernel} is nothing but noise: add a kernel for the function, such as RBF()")
     return part.kernel.double(), part.noise
+
+
+def known_kernels() -> dict[str, type[sk.Kernel]]:
+    """The classes of kernels that can be translated, by name."""
+    return {cls.__name__: cls for cls in (*_LEAVES, sk.WhiteKernel, sk.Sum, sk.Product)}
 
 
 def _translate(kernel: sk.Kernel, d: int) -> _Part:

@@ -98,7 +98,7 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         Trust in each row, in (0, 1]: near zero for an outlier.
     outliers_ : ndarray of bool, same shape
         Rows farther than 3.5 robust standard deviations from what all other rows predict there: with
-        t = (y − loo_mean_) / loo_std_, those where ``|t| > 3.5 · median|t| / 0.6745``.
+        ``t = (y − loo_mean_) / loo_std_``, those where ``|t| > 3.5 · median|t| / 0.6745``.
     loo_mean_, loo_std_ : ndarray, same shape
         Leave-one-out prediction of each row from all others, noise included.
     noise_variance_ : float, or ndarray of shape (n_outputs,)

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from rcgp.models.constraints import above
 
-__all__ = ["NOISE_FLOOR", "add_weak_priors", "column_scales", "default_kernel", "robust_scales", "robust_spread"]
+__all__ = [
+    "NOISE_FLOOR",
+    "AttributeOf",
+    "add_weak_priors",
+    "column_scales",
+    "default_kernel",
+    "robust_scales",
+    "robust_spread",
+]
 
 #: Data without noise, or without any variation, would drive a fitted σ² to zero; it stops at this share of the squared
 #: spread of the data, or of the starting value if that is smaller.
@@ -88,16 +96,16 @@ def add_weak_priors(model: gpytorch.Module) -> None:
     spread = torch.as_tensor(_LOG_SPREAD).to(location)
     wide = torch.full_like(location, math.sqrt(3.0))
     # Given a name instead of a getter, GPyTorch would keep a local function, which cannot be pickled.
-    base.register_prior("lengthscale_prior", priors(location, wide), _Attribute("lengthscale"))
+    base.register_prior("lengthscale_prior", priors(location, wide), AttributeOf("lengthscale"))
     kernel.register_prior(
-        "outputscale_prior", priors(kernel.outputscale.detach().log(), spread), _Attribute("outputscale")
+        "outputscale_prior", priors(kernel.outputscale.detach().log(), spread), AttributeOf("outputscale")
     )
-    model.register_prior("noise_prior", priors(model.noise.detach().log(), spread), _Attribute("noise"))
+    model.register_prior("noise_prior", priors(model.noise.detach().log(), spread), AttributeOf("noise"))
 
 
 @dataclass(frozen=True)
-class _Attribute:
-    """The getter of an attribute: like ``operator.attrgetter``, but with a signature, which GPyTorch reads."""
+class AttributeOf:
+    """What a prior sits on: the getter of an attribute, as GPyTorch wants it (with a signature) and picklable."""
 
     name: str
 

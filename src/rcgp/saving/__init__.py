@@ -1,0 +1,12 @@
+"""Saved models: one file of JSON and tensors that never runs code when it is read.
+
+archive      one versioned, checksummed safetensors file, written atomically
+recipes      the table of kernels, means and weight functions that can be saved
+attachments  the constraints and priors on their parameters
+modules      a tree of such modules as JSON and tensors, and back
+"""
+
+from rcgp.saving.archive import SavedModelError, read_archive, write_archive
+from rcgp.saving.modules import describe, rebuild
+
+__all__ = ["SavedModelError", "describe", "read_archive", "rebuild", "write_archive"]

@@ -1,0 +1,275 @@
+"""The table of what can be saved: for each class, the few plain values and tensors that make it.
+
+Only classes listed here are ever built from a file, by exact type: a subclass may compute something else. Whatever a
+file says is checked against this table before a constructor sees it, so that it can neither name other code nor ask
+for more memory than its tensors fill.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import torch
+from gpytorch import kernels, means
+from torch import nn
+
+from rcgp.models.means import PolynomialMean
+from rcgp.saving.archive import SavedModelError
+from rcgp.weights import (
+    Constant,
+    InverseMultiquadric,
+    NoNoiseTerm,
+    NoShrinkage,
+    OneSided,
+    Product,
+    SquaredExponential,
+    WeightFunction,
+)
+
+__all__ = ["FAMILIES", "RECIPES", "Arguments", "Recipe", "Shapes", "check_arguments"]
+
+Arguments: TypeAlias = dict[str, Any]
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one class is taken apart and put together.
+
+    Attributes:
+        cls: the class.
+        family: the base class that its parts share with it.
+        shapes: name and shape of each of its own parameters and buffers, given its arguments.
+        arguments: name of each plain value that it is made from, and how to read that from a module.
+        build: makes a module from its arguments and parts; its tensors are set afterwards.
+        part: attribute that holds the module it wraps, or the list of modules that it combines.
+        many: whether that is a list.
+    """
+
+    cls: type[nn.Module]
+    family: type[nn.Module]
+    shapes: Callable[[Arguments], Shapes]
+    arguments: dict[str, Callable[[Any], Any]]
+    build: Callable[[Arguments, list[nn.Module]], nn.Module]
+    part: str | None = None
+    many: bool = False
+
+
+def _positive_integer(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _boolean(value: Any) -> bool:
+    return type(value) is bool
+
+
+#: The threshold c of a weight, and for each kind whether the constructor is given c and whether c is trainable.
+_THRESHOLDS = {
+    "rule": (False, False),
+    "fixed": (True, False),
+    "trainable": (True, True),
+    "trainable from rule": (False, True),
+}
+
+#: What an argument must be, whichever class has it, and how to test that.
+_REQUIREMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "active_dims": ("a positive integer or null", lambda value: value is None or _positive_integer(value)),
+    "ard_num_dims": ("a positive integer or null", lambda value: value is None or _positive_integer(value)),
+    "bias": ("true or false", _boolean),
+    "degree": ("0, 1 or 2", lambda value: type(value) is int and 0 <= value <= 2),
+    "epsilon": ("a number in [0, 1]", lambda value: type(value) in (int, float) and 0 <= value <= 1),
+    "input_size": ("a positive integer", _positive_integer),
+    "nu": ("0.5, 1.5 or 2.5", lambda value: type(value) is float and value in (0.5, 1.5, 2.5)),
+    "num_mixtures": ("a positive integer", _positive_integer),
+    "power": ("a finite number", lambda value: type(value) in (int, float) and math.isfinite(value)),
+    "q": ("0, 1, 2 or 3", lambda value: type(value) is int and 0 <= value <= 3),
+    "side": ("above or below", lambda value: isinstance(value, str) and value in ("above", "below")),
+    "terms": ("a positive integer", _positive_integer),
+    "threshold": (f"one of {', '.join(_THRESHOLDS)}", lambda value: isinstance(value, str) and value in _THRESHOLDS),
+}
+
+
+def check_arguments(recipe: Recipe, arguments: Any, place: str) -> Arguments:
+    """The arguments of a class, as plain Python values, once each is known to be what the class takes.
+
+    Args:
+        recipe: the row of the table for the class.
+        arguments: what a module, or a file, gives for them.
+        place: where in the model this is, for the error.
+    """
+    name = recipe.cls.__name__
+    if not isinstance(arguments, dict) or set(arguments) != set(recipe.arguments):
+        raise SavedModelError(f"{place}: {name} takes the arguments {sorted(recipe.arguments)}, got {arguments!r:.200}")
+    plain = {key: _plain(value) for key, value in arguments.items()}
+    for key, value in plain.items():
+        wanted, holds = _REQUIREMENTS[key]
+        if not holds(value):
+            raise SavedModelError(f"{place}: {key} of {name} must be {wanted}, got {value!r}")
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's, or any other kind, as a number of Python's."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _attribute(name: str) -> Callable[[Any], Any]:
+    return lambda module: getattr(module, name)
+
+
+def _kernel(
+    cls: type[nn.Module],
+    shapes: Callable[[int, Arguments], Shapes],
+    *names: str,
+    part: str | None = None,
+    many: bool = False,
+) -> Recipe:
+    """The row for a kernel: its arguments are attributes of the same name.
+
+    Args:
+        cls: the kernel's class.
+        shapes: of its parameters, given the number of lengthscales and the arguments.
+        *names: its arguments, beside those of every kernel.
+        part: as in :class:`Recipe`.
+        many: as in :class:`Recipe`.
+    """
+
+    def all_shapes(arguments: Arguments) -> Shapes:
+        own = shapes(arguments.get("ard_num_dims") or 1, arguments)
+        return own if arguments["active_dims"] is None else {**own, "active_dims": (arguments["active_dims"],)}
+
+    def build(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
+        given = {key: arguments[key] for key in names if arguments[key] is not None}
+        kernel: Any = cls(*parts, **given)
+        kernel.active_dims = None  # ScaleKernel takes that of its part
+        return cast(nn.Module, kernel)
+
+    def active(kernel: Any) -> int | None:
+        return None if kernel.active_dims is None else kernel.active_dims.numel()
+
+    reads = {name: _attribute(name) for name in names}
+    return Recipe(cls, kernels.Kernel, all_shapes, {"active_dims": active, **reads}, build, part, many)
+
+
+def _polynomial_mean(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
+    degree, d = arguments["degree"], arguments["input_size"]
+    if arguments["terms"] != math.comb(d + degree, degree):
+        raise SavedModelError(f"a polynomial of degree {degree} in {d} inputs does not have {arguments['terms']} terms")
+    return PolynomialMean(degree, torch.zeros(1, d), lambda features: features[0])
+
+
+def _linear_mean(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # it draws random numbers, and loading a model must not shift anyone's
+        mean: nn.Module = means.LinearMean(**arguments)
+    return mean
+
+
+def _mean(
+    cls: type[nn.Module],
+    shapes: Callable[[Arguments], Shapes],
+    build: Callable[[Arguments, list[nn.Module]], nn.Module] | None = None,
+    **arguments: Callable[[Any], Any],
+) -> Recipe:
+    return Recipe(cls, means.Mean, shapes, arguments, build or (lambda arguments, parts: cls()))
+
+
+def _threshold_weight(cls: type[nn.Module]) -> Recipe:
+    """The row for a weight with a threshold c: that of the rule, a buffer, or a parameter."""
+
+    def kind(weight: Any) -> str:
+        if weight.log_c is None:
+            return "rule"
+        if not isinstance(weight.log_c, nn.Parameter):
+            return "fixed"
+        return "trainable from rule" if weight._starts_from_rule else "trainable"
+
+    def build(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
+        given, trainable = _THRESHOLDS[arguments["threshold"]]
+        # Any number does for c, since its tensor is set afterwards.
+        return cls(1.0 if given else None, arguments["epsilon"], trainable)
+
+    return Recipe(
+        cls,
+        WeightFunction,
+        lambda arguments: {} if arguments["threshold"] == "rule" else {"log_c": ()},
+        {"epsilon": _attribute("epsilon"), "threshold": kind},
+        build,
+    )
+
+
+def _composed_weight(cls: type[nn.Module], part: str, *names: str, many: bool = False) -> Recipe:
+    return Recipe(
+        cls,
+        WeightFunction,
+        lambda arguments: {},
+        {name: _attribute(name) for name in names},
+        lambda arguments, parts: cls(*parts, **arguments),
+        part,
+        many,
+    )
+
+
+_ALL = (
+    _kernel(kernels.RBFKernel, lambda d, a: {"raw_lengthscale": (1, d)}, "ard_num_dims"),
+    _kernel(kernels.MaternKernel, lambda d, a: {"raw_lengthscale": (1, d)}, "ard_num_dims", "nu"),
+    _kernel(kernels.RQKernel, lambda d, a: {"raw_lengthscale": (1, d), "raw_alpha": (1,)}, "ard_num_dims"),
+    _kernel(
+        kernels.PeriodicKernel,
+        lambda d, a: {"raw_lengthscale": (1, d), "raw_period_length": (1, d)},
+        "ard_num_dims",
+    ),
+    _kernel(kernels.CosineKernel, lambda d, a: {"raw_period_length": (1, 1)}, "ard_num_dims"),
+    _kernel(kernels.LinearKernel, lambda d, a: {"raw_variance": (1, d)}, "ard_num_dims"),
+    _kernel(kernels.PolynomialKernel, lambda d, a: {"raw_offset": (1,)}, "ard_num_dims", "power"),
+    _kernel(kernels.PiecewisePolynomialKernel, lambda d, a: {"raw_lengthscale": (1, d)}, "ard_num_dims", "q"),
+    _kernel(kernels.ConstantKernel, lambda d, a: {"raw_constant": (1,)}),
+    _kernel(
+        kernels.SpectralMixtureKernel,
+        lambda d, a: {
+            "raw_mixture_weights": (a["num_mixtures"],),
+            "raw_mixture_means": (a["num_mixtures"], 1, d),
+            "raw_mixture_scales": (a["num_mixtures"], 1, d),
+        },
+        "ard_num_dims",
+        "num_mixtures",
+    ),
+    _kernel(kernels.ScaleKernel, lambda d, a: {"raw_outputscale": ()}, "ard_num_dims", part="base_kernel"),
+    _kernel(kernels.AdditiveKernel, lambda d, a: {}, part="kernels", many=True),
+    _kernel(kernels.ProductKernel, lambda d, a: {}, part="kernels", many=True),
+    _mean(means.ZeroMean, lambda a: {}),
+    _mean(means.ConstantMean, lambda a: {"raw_constant": ()}),
+    _mean(
+        means.LinearMean,
+        lambda a: {"weights": (a["input_size"], 1), **({"bias": (1,)} if a["bias"] else {})},
+        _linear_mean,
+        input_size=lambda mean: mean.weights.shape[-2],
+        bias=lambda mean: mean.bias is not None,
+    ),
+    _mean(
+        PolynomialMean,
+        lambda a: {"centre": (a["input_size"],), "scale": (a["input_size"],), "coefficients": (a["terms"],)},
+        _polynomial_mean,
+        degree=_attribute("degree"),
+        input_size=lambda mean: mean.centre.shape[-1],
+        terms=lambda mean: mean.coefficients.shape[-1],
+    ),
+    Recipe(Constant, WeightFunction, lambda arguments: {}, {}, lambda arguments, parts: Constant()),
+    _threshold_weight(InverseMultiquadric),
+    _threshold_weight(SquaredExponential),
+    _composed_weight(OneSided, "weight", "side"),
+    _composed_weight(NoShrinkage, "weight"),
+    _composed_weight(NoNoiseTerm, "weight"),
+    _composed_weight(Product, "weights", many=True),
+)
+
+#: The rows by the name of their class, which is what a file says.
+RECIPES: dict[str, Recipe] = {recipe.cls.__name__: recipe for recipe in _ALL}
+
+#: What a module of each family is called in messages.
+FAMILIES: dict[type[nn.Module], str] = {kernels.Kernel: "kernel", means.Mean: "mean", WeightFunction: "weight"}

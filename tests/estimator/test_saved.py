@@ -1,0 +1,171 @@
+"""Saved estimators: the same predictions to the bit, the same diagnosis, the same parameters; and never any code."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.gaussian_process.kernels as sk
+import torch
+from sklearn.base import clone
+
+import rcgp
+from rcgp import RCGPRegressor
+from rcgp.saving import SavedModelError, read_archive, write_archive
+from rcgp.weights import Heteroskedastic, InverseMultiquadric, OneSided, SquaredExponential
+
+random = np.random.default_rng(0)
+X = pd.DataFrame(random.uniform(-2, 2, (40, 2)), columns=["length", "<width>"])
+y = np.sin(X["length"].to_numpy()) + 0.05 * random.standard_normal(40)
+y[3] += 4.0
+NEW = pd.DataFrame(random.uniform(-2, 2, (25, 2)), columns=X.columns)
+
+
+def with_priors():
+    kernel = gpytorch.kernels.ScaleKernel(
+        gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=2, lengthscale_prior=gpytorch.priors.GammaPrior(3.0, 2.0))
+    )
+    return kernel + gpytorch.kernels.LinearKernel(active_dims=[1])
+
+
+ESTIMATORS = {
+    "default": RCGPRegressor(),
+    "bare": RCGPRegressor(priors=None, mean="robust_linear", weight="se", epsilon=0.1),
+    "plain": RCGPRegressor(weight="constant", objective="marginal", mean="quadratic"),
+    "not fitted further": RCGPRegressor(objective=None, normalize=False, mean="zero"),
+    "gpytorch kernel": RCGPRegressor(kernel=with_priors(), mean=gpytorch.means.LinearMean(2)),
+    "scikit-learn kernel": RCGPRegressor(
+        kernel=sk.ConstantKernel(1.0, (0.1, 1e3)) * sk.Matern([1.0, 2.0], nu=1.5) + sk.WhiteKernel(0.1, "fixed")
+    ),
+    "rbf as matern": RCGPRegressor(kernel=sk.Matern(nu=np.inf) * sk.DotProduct() + sk.WhiteKernel(0.1)),
+    "trained threshold": RCGPRegressor(weight=InverseMultiquadric(trainable=True), n_restarts=1, random_state=2),
+    "one-sided": RCGPRegressor(weight=OneSided(SquaredExponential(c=1.0), "above")),
+    "some rows": RCGPRegressor(fit_rows=20, random_state=1),
+    "random generator": RCGPRegressor(n_restarts=1, random_state=np.random.RandomState(3)),
+}
+
+
+def assert_same(loaded, model):
+    for part, other in zip(
+        (*model.predict(NEW, return_std=True, include_noise=True), model.predict(NEW, return_cov=True)[1]),
+        (*loaded.predict(NEW, return_std=True, include_noise=True), loaded.predict(NEW, return_cov=True)[1]),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(part, other)
+    for name in ("weights_", "outliers_", "loo_mean_", "loo_std_", "noise_variance_", "n_iter_", "feature_names_in_"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(loaded, name))
+    assert loaded.fit_report_ == model.fit_report_
+    for inner, other in zip(model.models_, loaded.models_, strict=True):
+        assert {name for name, *_ in inner.named_priors()} == {name for name, *_ in other.named_priors()}
+        assert inner.state_dict().keys() == other.state_dict().keys()
+        assert all(torch.equal(inner.state_dict()[key], other.state_dict()[key]) for key in inner.state_dict())
+        gradients = [{n: p.requires_grad for n, p in m.named_parameters()} for m in (inner, other)]
+        assert gradients[0] == gradients[1]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_round_trip_changes_nothing(name, tmp_path):
+    model = clone(ESTIMATORS[name]).fit(X, y)
+    model.save(tmp_path / "model.rcgp")
+    loaded = rcgp.load(tmp_path / "model.rcgp")
+    assert_same(loaded, model)
+    if not isinstance(model.random_state, np.random.RandomState):
+        np.testing.assert_allclose(clone(loaded).fit(X, y).predict(NEW), model.predict(NEW), rtol=1e-9)
+    loaded.save(tmp_path / "again.rcgp")
+    assert_same(rcgp.load(tmp_path / "again.rcgp"), model)
+
+
+def test_several_outputs_and_sample_weights_are_kept(tmp_path):
+    model = RCGPRegressor().fit(X, np.stack([y, -3.0 * y], axis=1), sample_weight=np.arange(40) % 3)
+    model.save(tmp_path / "model.rcgp")
+    assert_same(rcgp.load(tmp_path / "model.rcgp"), model)
+
+
+def test_another_process_predicts_the_same_to_the_bit(tmp_path):
+    model = RCGPRegressor().fit(X, y)
+    model.save(tmp_path / "model.rcgp")
+    NEW.to_csv(tmp_path / "new.csv", index=False, float_format="%.17g")
+    code = (
+        "import sys, torch, rcgp, pandas as pd\n"
+        "torch.set_num_threads(1)\n"
+        "new = pd.read_csv(sys.argv[2], float_precision='round_trip')\n"
+        "mean, std = rcgp.load(sys.argv[1]).predict(new, return_std=True)\n"
+        "print(mean.tobytes().hex(), std.tobytes().hex())"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path / "model.rcgp"), str(tmp_path / "new.csv")]
+    mean, std = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
+    assert (mean, std) == tuple(part.tobytes().hex() for part in model.predict(NEW, return_std=True))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (RCGPRegressor(mean=lambda x: x[..., 0]), "mean=.*a function is code, and code is not saved"),
+        (RCGPRegressor(objective=rcgp.training.objectives.leave_one_out), "objective=.*a function is code"),
+        (RCGPRegressor(weight=Heteroskedastic(lambda x: 0.1 + 0 * x[..., 0])), "Heteroskedastic"),
+    ],
+)
+def test_code_is_refused_and_nothing_is_written(estimator, message, tmp_path):
+    model = estimator.fit(X, y)
+    path = tmp_path / "model.rcgp"
+    path.write_text("an older file")
+    with pytest.raises(SavedModelError, match=message):
+        model.save(path)
+    assert path.read_text() == "an older file"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_progress_function_is_not_part_of_the_model(tmp_path):
+    model = RCGPRegressor(progress=lambda evaluations, best: None).fit(X, y)
+    model.save(tmp_path / "model.rcgp")
+    assert rcgp.load(tmp_path / "model.rcgp").progress is False
+
+
+def test_an_estimator_that_is_not_fitted_is_refused(tmp_path):
+    with pytest.raises(SavedModelError, match="not fitted yet"):
+        RCGPRegressor().save(tmp_path / "model.rcgp")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "model.rcgp"
+    RCGPRegressor().fit(X, y).save(path)
+    return path
+
+
+def test_a_pickle_is_not_read(saved):
+    saved.write_bytes(pickle.dumps(RCGPRegressor()))
+    with pytest.raises(SavedModelError):
+        rcgp.load(saved)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda d, t: d.update(kind="SparseRCGP"),
+        lambda d, t: d.pop("outputs"),
+        lambda d, t: d["parameters"].update(unknown=1),
+        lambda d, t: d["parameters"].update(kernel={"sklearn": {"class": "os.system"}}),
+        lambda d, t: d["parameters"].update(kernel={"module": {"class": "eval"}}),
+        lambda d, t: d["outputs"][0].update(mean=d["outputs"][0]["kernel"]),
+        lambda d, t: d["outputs"][0].update(noise_constraint=None),
+        lambda d, t: d["outputs"][0]["report"].pop("value"),
+        lambda d, t: d.update(n_features_in="two"),
+        lambda d, t: t.pop("outputs.0.raw_noise"),
+        lambda d, t: t.update({"outputs.0.train_y": torch.zeros(3)}),
+        lambda d, t: t.update({"outputs.0.raw_noise": torch.zeros(7)}),
+    ],
+    ids=str,
+)
+def test_nonsense_with_a_good_checksum_is_a_clear_error(saved, spoil):
+    description, tensors = read_archive(saved)
+    spoil(description, tensors)
+    write_archive(saved, description, tensors)
+    with pytest.raises(SavedModelError, match=r"model\.rcgp"):
+        rcgp.load(saved)
