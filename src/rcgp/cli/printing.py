@@ -50,6 +50,7 @@ def print_summary(model: RCGPRegressor, X: pd.DataFrame, y: pd.Series[float], co
     error = rows["residual"].abs()
     covered = float((rows["standard_deviations"].abs() < _NORMAL_95).mean())
     flagged = int(rows["outlier"].sum())
+    report = model.fit_report_
     facts = Table.grid(padding=(0, 2))
     for name, value in (
         ("rows used", f"{len(y)}"),
@@ -58,6 +59,7 @@ def print_summary(model: RCGPRegressor, X: pd.DataFrame, y: pd.Series[float], co
         ("leave-one-out error", f"median {number(error.median())}, mean {number(error.mean())}"),
         ("leave-one-out coverage", f"{covered:.1%} of the rows lie in their 95 % interval"),
         ("suspicious rows", f"{flagged} flagged"),
+        ("optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"),
     ):
         facts.add_row(name, value)
     console.print(facts)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rcgp.estimator import RCGPRegressor
+
+
+class Invented:
+    """A regressor that has seen no data: its numbers are drawn, so that a large table costs nothing."""
+
+    def __init__(self, X, y, flagged=0, seed=0):
+        random = np.random.default_rng(seed)
+        n, spread = len(y), float(np.std(y)) or 1.0
+        self.n_features_in_ = X.shape[1]
+        self.feature_names_in_ = np.array(X.columns, dtype=object)
+        self.loo_mean_ = y.to_numpy() + 0.3 * spread * random.standard_normal(n)
+        self.loo_std_ = np.full(n, 0.3 * spread)
+        self.outliers_ = np.arange(n) < flagged
+        self.weights_ = np.where(self.outliers_, 0.05, 0.9) + 0.05 * random.random(n)
+        self.noise_variance_ = (0.3 * spread) ** 2
+        self.lengthscales_ = np.ones(X.shape[1])
+        self.fit_report_ = SimpleNamespace(objective="loo", value=-1.0, converged=True, message="done", seconds=1.0)
+        self.spread_of_new = 0.4 * spread
+        self.centre, self.spread = X.mean().to_numpy(), spread
+        self.scale = np.where(X.std() > 0, X.std(), 1.0)
+
+    def predict(self, X, return_std=False, return_cov=False, include_noise=False):
+        mean = self.spread * np.sin((X.to_numpy() - self.centre) / self.scale).sum(axis=1)
+        if return_cov:
+            return mean, np.full((len(X), len(X)), (0.1 * self.spread) ** 2)
+        std = np.full(len(X), (self.spread_of_new if include_noise else 0.1 * self.spread))
+        return (mean, std) if return_std else mean
+
+
+def make_table(n=60, features=("size",), target_scale=1.0, seed=0):
+    """Rows numbered as in a file whose first line is a heading; every twentieth target is wrong."""
+    random = np.random.default_rng(seed)
+    X = pd.DataFrame({name: random.uniform(0, 6, n) for name in features}, index=np.arange(2, n + 2))
+    y = np.sin(X.to_numpy() @ np.linspace(1.0, 0.2, len(features))) + 0.1 * random.standard_normal(n)
+    y[::20] += 5.0
+    return X, pd.Series(target_scale * y, index=X.index, name="price")
+
+
+def fitted(X, y):
+    """The robust and the ordinary model of a table."""
+    return RCGPRegressor().fit(X, y), RCGPRegressor(weight="constant", objective="marginal").fit(X, y)
+
+
+@pytest.fixture(scope="session")
+def invented():
+    """The class of regressors with invented numbers."""
+    return Invented
+
+
+@pytest.fixture(scope="session")
+def table():
+    """The maker of small tables."""
+    return make_table
+
+
+@pytest.fixture(scope="session")
+def one_feature():
+    """X, y, robust and ordinary model of a table with one feature."""
+    X, y = make_table()
+    return X, y, *fitted(X, y)
+
+
+@pytest.fixture(scope="session")
+def three_features():
+    X, y = make_table(50, ("size", "age", "distance"))
+    return X, y, *fitted(X, y)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Headless Chromium; where there is none the test is skipped, but never in continuous integration."""
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        sync_playwright = None
+    if executable is None or sync_playwright is None:
+        reason = "no chromium, or no playwright: the page was not looked at"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=arguments)
+        yield chromium
+        chromium.close()

@@ -1,0 +1,199 @@
+"""The page as a reader meets it: opened from disk in Chromium, offline, pointed at, sorted, made narrow and dark."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from rcgp.report import report_html, write_report
+from rcgp.report.text import number
+
+EVIL = "<script>alert(1)</script>"
+
+
+@contextmanager
+def opened(browser, path, width=1200, **options):
+    """A page with its figures drawn, which must ask for nothing, say nothing on the console and open no dialog."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+    events = []
+    page.on("console", lambda message: events.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: events.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (events.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("request", lambda request: events.append(f"request: {request.url}"))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-figures]")
+    yield page
+    allowed = (f"request: {path.as_uri()}", "request: data:", "request: blob:")
+    assert [event for event in events if not event.startswith(allowed)] == []
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def path(one_feature, tmp_path_factory):
+    X, y, robust, plain = one_feature
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(path, robust, plain, X, y, target="price", notices=["2 rows had no price."])
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(browser, path):
+    with opened(browser, path) as page:
+        yield page
+
+
+def column(page, index):
+    return page.eval_on_selector_all(
+        "table.sortable tbody tr", "(rows, i) => rows.map((row) => row.cells[i].textContent)", index
+    )
+
+
+def test_every_figure_is_drawn(page):
+    assert page.get_attribute("html", "data-figures") == "drawn"
+    assert page.is_hidden("#sorry")
+    drawn = page.eval_on_selector_all(
+        ".figure",
+        "all => all.map((one) => one.querySelectorAll('svg path.point, svg .point path, svg .js-line').length)",
+    )
+    assert len(drawn) == 5
+    assert min(drawn) >= 3
+
+
+def test_no_button_sends_the_data_away(page):
+    buttons = page.eval_on_selector_all(".modebar-btn", "all => all.map((one) => one.dataset.title)")
+    assert set(buttons) == {"Download plot as a PNG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"}
+
+
+def test_pointing_at_a_row_shows_its_values(page, one_feature):
+    X, y, robust, _ = one_feature
+    place = page.locator("#figure-residuals .trace.scatter >> nth=-1").locator("path.point").first
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#figure-residuals .hovertext")
+    shown = page.eval_on_selector_all("#figure-residuals .hovertext .line", "all => all.map((one) => one.textContent)")
+    i = X.index.get_loc(int(shown[0].removeprefix("row ")))
+    assert robust.outliers_[i]
+    assert shown[1:] == [
+        f"observed {number(y.iloc[i])}",
+        f"expected {number(robust.loo_mean_[i])}",
+        f"weight {number(robust.weights_[i])}",
+    ]
+
+
+def test_a_press_on_a_heading_sorts_and_another_reverses(page):
+    heading = page.locator("table.sortable th").nth(1)
+    button = heading.locator("button")
+    assert page.locator("table.sortable th").nth(4).get_attribute("aria-sort") == "descending"
+    button.click()
+    values = [float(text) for text in column(page, 1)]
+    assert values == sorted(values)
+    assert values != sorted(values, key=str)  # as text the order would be another
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert page.locator("table.sortable th[aria-sort=none]").count() == 7
+    button.click()
+    assert [float(text) for text in column(page, 1)] == values[::-1]
+    assert heading.get_attribute("aria-sort") == "descending"
+
+
+def test_the_keyboard_sorts_too_and_text_is_sorted_as_text(page):
+    button = page.locator("table.sortable th").nth(6).locator("button")
+    button.focus()
+    page.keyboard.press("Enter")
+    flags = column(page, 6)
+    assert flags == sorted(flags)
+    assert set(flags) == {"yes", "no"}
+    page.keyboard.press("Space")
+    assert column(page, 6) == flags[::-1]
+
+
+def test_names_are_text_and_run_nothing(browser, table, invented, tmp_path):
+    X, y = table(30, (EVIL, "<b>%{x}</b> <br>"))
+    X.index = y.index = [f"<img src=x onerror=alert({i})>" for i in range(30)]
+    path, target = tmp_path / "page.html", "<i>t</i> &lt; %{y}"
+    write_report(path, invented(X, y, 3), invented(X, y), X, y, target=target, notices=[EVIL])
+    with opened(browser, path) as page:
+        titles = page.eval_on_selector_all("#fit .figure .xtitle", "all => all.map((one) => one.textContent)")
+        assert sorted(titles) == sorted([EVIL, "<b>%{x}</b> <br>"])
+        assert page.text_content("#fit .figure .ytitle") == target
+        assert page.text_content("aside li") == EVIL
+        page.evaluate("Plotly.Fx.hover('figure-residuals', [{curveNumber: 1, pointNumber: 0}])")
+        assert page.text_content("#figure-residuals .hovertext .line").startswith("row <img src=x onerror=al")
+        page.evaluate("Plotly.Fx.hover('figure-effect-0', [{curveNumber: 3, pointNumber: 4}])")
+        hover = page.eval_on_selector_all("#figure-effect-0 .hovertext .line", "all => all.map((o) => o.textContent)")
+        assert hover[0] == "robust GP"
+        assert hover[1].startswith(titles[0] + " ")
+        assert hover[2].startswith(target + " ")
+
+
+def test_markup_that_slipped_through_would_not_run(browser, path, tmp_path):
+    broken = tmp_path / "broken.html"
+    broken.write_text(path.read_text().replace("<main>", f"<main>{EVIL}<img src='data:,' onerror='alert(2)'>"))
+    page = browser.new_page()
+    dialogs = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    page.goto(broken.as_uri())
+    page.wait_for_selector("html[data-figures=drawn]")
+    assert dialogs == []
+    page.close()
+
+
+def test_a_dark_screen_has_a_dark_page_with_light_labels(page):
+    page.emulate_media(color_scheme="dark")
+    assert brightness(page, "body", "backgroundColor") < 60
+    assert brightness(page, "#figure-fit .xtitle", "fill") > 180
+    page.emulate_media(color_scheme="dark", media="print")  # paper is white, whatever the screen
+    assert brightness(page, "#figure-fit .xtitle", "fill") < 80
+    page.emulate_media(color_scheme="light", media="screen")
+    assert brightness(page, "body", "backgroundColor") > 200
+    assert brightness(page, "#figure-fit .xtitle", "fill") < 80
+
+
+def brightness(page, selector, attribute):
+    colour = page.eval_on_selector(selector, "(one, name) => getComputedStyle(one)[name]", attribute)
+    red, green, blue = (int(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
+    return (red + green + blue) / 3
+
+
+def test_a_narrow_screen_does_not_scroll_sideways(browser, table, invented, tmp_path):
+    X, y = table(30, ("size", "a name that goes on_and_on_" + "and_on_" * 20, "age"))
+    write_report(tmp_path / "page.html", invented(X, y, 3), invented(X, y), X, y, target="t" * 90, notices=["n" * 300])
+    with opened(browser, tmp_path / "page.html", width=400) as page:
+        page.locator("summary").click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        widest = page.eval_on_selector_all(".figure svg.main-svg", "all => Math.max(...all.map((o) => o.clientWidth))")
+        assert 250 < widest <= 400
+
+
+def test_an_old_browser_gets_a_sentence_and_the_tables(browser, path):
+    page = browser.new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-figures=missing]")
+    assert "cannot be drawn in this browser" in page.text_content("#sorry")
+    assert page.is_visible("#sorry")
+    page.locator("table.sortable th button").first.click()
+    assert [int(row) for row in column(page, 0)] == sorted(int(row) for row in column(page, 0))
+    page.close()
+
+
+def test_without_javascript_the_page_says_so(browser, path):
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(path.as_uri())
+    assert page.locator("noscript").inner_text().startswith("Figures need JavaScript")
+    page.close()
+
+
+def test_a_band_far_wider_than_the_frame_still_fills_it(browser, table, invented, tmp_path):
+    X, y = table(60)
+    model = invented(X, y, 1)
+    model.spread_of_new = 1e8
+    y.iloc[0] = 1e9
+    (tmp_path / "page.html").write_text(report_html(model, None, X, y, target="price"), encoding="utf-8")
+    with opened(browser, tmp_path / "page.html") as page:
+        fill = "one => { const box = one.getBBox(); return [box.width, box.height]; }"
+        width, height = page.eval_on_selector("#figure-fit .fills .js-fill", fill)
+        frame = page.locator("#figure-fit .bglayer, #figure-fit .plot").first.bounding_box()
+        assert width > 0.9 * frame["width"]
+        assert height > 400

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rcgp.report.effects import fitted_curve, partial_dependences
+
+
+def test_the_curve_is_the_models_prediction_with_both_bands(one_feature):
+    X, _, robust, plain = one_feature
+    curve = fitted_curve(robust, plain, X)
+    at = pd.DataFrame({"size": curve.grid})
+    mean, std = robust.predict(at, return_std=True)
+    np.testing.assert_allclose(curve.mean, mean)
+    np.testing.assert_allclose(curve.std, std)
+    np.testing.assert_allclose(curve.observation_std, np.sqrt(std**2 + robust.noise_variance_), rtol=1e-6)
+    np.testing.assert_allclose(curve.plain, plain.predict(at))
+    assert curve.grid[0] < X["size"].min()
+    assert curve.grid[-1] > X["size"].max()
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0, 1e12])
+def test_a_single_value_of_the_feature_still_has_a_curve(table, invented, value):
+    X, y = table(10)
+    X["size"] = value
+    grid = fitted_curve(invented(X, y), None, X).grid
+    assert (np.diff(grid) > 0).all()
+    assert grid[0] < value < grid[-1]
+
+
+def test_partial_dependence_is_the_average_over_rows_with_the_feature_set(three_features):
+    X, _, robust, plain = three_features  # fifty rows: all of them are the background
+    for effect in partial_dependences(robust, plain, X):
+        for i in (0, 17, 29):
+            at = X.copy()
+            at[effect.feature] = effect.grid[i]
+            mean, covariance = robust.predict(at, return_cov=True)
+            assert effect.mean[i] == pytest.approx(mean.mean())
+            ones = np.full(len(X), 1 / len(X))
+            assert effect.std[i] == pytest.approx(np.sqrt(ones @ covariance @ ones), rel=1e-6)
+            assert effect.plain[i] == pytest.approx(plain.predict(at).mean())
+
+
+def test_the_band_is_of_the_average_and_so_narrower_than_that_of_a_row(three_features):
+    X, _, robust, _ = three_features
+    effect = partial_dependences(robust, None, X)[0]
+    at = X.assign(**{effect.feature: effect.grid[0]})
+    assert effect.std[0] < robust.predict(at, return_std=True)[1].mean()
+    assert effect.plain is None
+
+
+class Linear:
+    """f = Σ slope_j x_j, known exactly; counts the covariances asked for."""
+
+    def __init__(self, slopes, names=True):
+        self.slopes, self.sizes = np.asarray(slopes), []
+        if names:
+            self.feature_names_in_ = np.array([])
+
+    def predict(self, X, return_std=False, return_cov=False, include_noise=False):
+        self.kind = type(X)
+        if return_cov:
+            self.sizes.append(len(X))
+            return np.asarray(X) @ self.slopes, np.zeros((len(X), len(X)))
+        return np.asarray(X) @ self.slopes
+
+
+def test_strongest_features_come_first_and_constant_ones_not_at_all():
+    random = np.random.default_rng(0)
+    X = pd.DataFrame(random.uniform(0, 1, (80, 5)), columns=list("abcde"))
+    X["d"] = 7.0
+    effects = partial_dependences(Linear([0.1, -3.0, 1.0, 9.0, 0.0]), None, X)
+    assert [effect.feature for effect in effects] == ["b", "c", "a", "e"]
+
+
+def test_covariances_are_small_and_few():
+    X = pd.DataFrame(np.random.default_rng(0).uniform(0, 1, (300, 20)), columns=[f"x{i}" for i in range(20)])
+    model = Linear(np.arange(20.0))
+    assert len(partial_dependences(model, None, X)) == 12
+    assert len(model.sizes) == 12 * 30
+    assert set(model.sizes) == {50}
+
+
+def test_one_wild_value_does_not_stretch_the_grid():
+    X = pd.DataFrame(np.random.default_rng(0).uniform(0, 1, (300, 2)), columns=["a", "b"])
+    X.loc[0, "a"] = 1e9
+    effect = next(e for e in partial_dependences(Linear([1.0, 1.0]), None, X) if e.feature == "a")
+    assert effect.grid[-1] < 2.0
+
+
+def test_a_feature_that_is_nearly_always_the_same_keeps_its_range():
+    X = pd.DataFrame({"a": [0.0] * 299 + [1.0], "b": np.linspace(0, 1, 300)})
+    effect = next(e for e in partial_dependences(Linear([1.0, 1.0]), None, X) if e.feature == "a")
+    assert (effect.grid[0], effect.grid[-1]) == (0.0, 1.0)
+
+
+def test_a_model_fitted_without_names_is_given_none():
+    X = pd.DataFrame(np.random.default_rng(0).uniform(0, 1, (30, 2)), columns=["a", "b"])
+    model = Linear([1.0, 1.0], names=False)
+    partial_dependences(model, None, X)
+    assert model.kind is np.ndarray

@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+import rcgp.report
+from rcgp.report import page as module
+from rcgp.report import report_html, write_report
+from rcgp.report.text import number, percent
+
+EVIL = "<script>alert(1)</script>"
+
+
+class Table(HTMLParser):
+    """The cells of the sortable table of a page, and everything that looks like markup."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.rows, self.inside, self.text = [], [], False, None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag == "table":
+            self.inside = dict(attributes).get("class") == "sortable"
+        if self.inside and tag == "tr":
+            self.rows.append([])
+        if self.inside and tag in ("td", "th"):
+            self.text = ""
+
+    def handle_data(self, data):
+        if self.text is not None:
+            self.text += data
+
+    def handle_endtag(self, tag):
+        if self.inside and tag in ("td", "th"):
+            self.rows[-1].append(self.text)
+            self.text = None
+        if tag == "table":
+            self.inside = False
+
+
+def figures_of(html):
+    return json.loads(re.search(r'id="figure-data">(.*?)</script>', html, re.DOTALL)[1])
+
+
+@pytest.fixture(scope="module")
+def page(one_feature):
+    X, y, robust, plain = one_feature
+    return report_html(robust, plain, X, y, target="price", notices=["2 rows had no price."])
+
+
+def test_the_numbers_on_the_page_are_the_models(page, one_feature):
+    _, y, robust, plain = one_feature
+    flagged = int(robust.outliers_.sum())
+    assert flagged >= 3
+    assert f"{flagged} of 60 rows look suspicious" in page
+    for model in (robust, plain):
+        error = np.abs(y.to_numpy() - model.loo_mean_)
+        inside = np.mean(error <= 1.959964 * model.loo_std_)
+        kept = error[~robust.outliers_]
+        for shown in (
+            number(error.mean()),
+            number(kept.mean()),
+            number(np.median(error)),
+            percent(inside),
+            number(np.sqrt(model.noise_variance_)),
+        ):
+            assert f"<td>{shown}</td>" in page
+    assert "2 rows had no price." in page
+
+
+def test_the_table_of_rows_holds_what_the_model_says_of_each(page, one_feature):
+    X, y, robust, _ = one_feature
+    head, *body = Table(page).rows
+    assert head == ["row", "observed", "expected", "residual", "in std. dev.", "weight", "flagged", "size"]
+    assert len(body) == 20
+    positions = [X.index.get_loc(int(cells[0])) for cells in body]
+    assert positions[0] == int(np.argmax(np.abs(y.to_numpy() - robust.loo_mean_) / robust.loo_std_))
+    for i, cells in zip(positions, body, strict=True):
+        residual = y.iloc[i] - robust.loo_mean_[i]
+        values = (y.iloc[i], robust.loo_mean_[i], residual, residual / robust.loo_std_[i], robust.weights_[i])
+        assert cells[1:6] == [number(value) for value in values]
+        assert cells[6] == ("yes" if robust.outliers_[i] else "no")
+        assert cells[7] == number(X["size"].iloc[i])
+
+
+def test_figures_hold_the_rows_and_the_curve(page, one_feature):
+    X, y, robust, plain = one_feature
+    figures = figures_of(page)
+    assert list(figures) == ["fit", "residuals", "weights", "calibration", "comparison"]
+
+    def points(key, axis):
+        traces = [trace for trace in figures[key]["data"] if trace["mode"] == "markers"]
+        return np.sort(np.concatenate([decoded(trace[axis]) for trace in traces]))
+
+    np.testing.assert_array_equal(points("fit", "x"), np.sort(X["size"]))
+    np.testing.assert_array_equal(points("fit", "y"), np.sort(y))
+    np.testing.assert_array_equal(points("residuals", "x"), np.sort(robust.loo_mean_))
+    np.testing.assert_array_equal(points("residuals", "y"), np.sort(y - robust.loo_mean_))
+    np.testing.assert_array_equal(points("comparison", "x"), np.sort(plain.loo_mean_))
+    assert decoded(figures["weights"]["data"][0]["y"]).sum() == 60
+    names = [trace["name"] for trace in figures["calibration"]["data"]]
+    assert names == ["perfect", "robust GP", "robust GP, not flagged", "ordinary GP"]
+
+
+def decoded(values):
+    """Numbers of a trace, which Plotly writes as base64."""
+    if isinstance(values, dict):
+        return np.frombuffer(base64.b64decode(values["bdata"]), dtype=values["dtype"])
+    return np.array(values)
+
+
+def test_every_figure_is_one_that_plotly_accepts(page):
+    for figure in figures_of(page).values():
+        go.Figure(figure)
+
+
+def test_without_an_ordinary_gp_there_is_no_comparison(one_feature):
+    X, y, robust, _ = one_feature
+    html = report_html(robust, None, X, y, target="price")
+    assert "ordinary GP" not in html
+    assert "comparison" not in figures_of(html)
+    assert "mean absolute error" in html
+
+
+def test_names_rows_and_notices_are_never_markup(table, invented):
+    X, y = table(30, (EVIL, "--></script><!-- %{x}"))
+    X.index = y.index = [f"<img src=x onerror=alert({i})>" for i in range(30)]
+    html = report_html(invented(X, y, 3), invented(X, y), X, y, target="</title>" + EVIL, notices=[EVIL, "<b>bold"])
+    tags = [tag for tag, _ in Table(html).tags]
+    assert tags.count("script") == 3
+    assert "img" not in tags
+    assert "b" not in tags
+    assert html.count("</script") == html.count("<script") == 3
+    assert "<!--" not in html
+    assert html.count("</title") == 1
+    assert Table(html).rows[0][-2:] == list(X.columns)
+    assert "<" not in json.dumps(figures_of(html)["effect-0"]["layout"])
+
+
+def test_no_text_of_a_figure_can_end_the_script_that_holds_it():
+    # Not by a figure of Plotly, whose own escaping would hide a lack of ours.
+    figure = SimpleNamespace(to_json=lambda engine: '{"title": "</script><!--"}')
+    written = module._figures_json([SimpleNamespace(key="fit", figure=figure)])
+    assert "<" not in written
+    assert json.loads(written) == {"fit": {"title": "</script><!--"}}
+
+
+def test_the_policy_allows_the_two_scripts_of_the_page_and_no_request(page):
+    policy = next(a["content"] for tag, a in Table(page).tags if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    scripts = policy.split(";")[1]
+    assert "unsafe" not in scripts
+    assert "http" not in policy
+    assert len(re.findall("'sha256-", scripts)) == 2
+
+
+def test_the_library_travels_compressed(page):
+    packed = re.search(r'id="library">(.*?)</script>', page)[1]
+    assert b"plotly.js" in gzip.decompress(base64.b64decode(packed))[:200]
+
+
+def test_the_same_models_give_the_same_page(one_feature):
+    X, y, robust, plain = one_feature
+    one, other = (report_html(robust, plain, X, y, target="price") for _ in range(2))
+    assert one == other
+
+
+def test_ten_thousand_rows_stay_below_five_megabytes(table, invented):
+    X, y = table(10_000, tuple(f"feature {i}" for i in range(15)))
+    html = report_html(invented(X, y, 400), invented(X, y, seed=1), X, y, target="price")
+    assert len(html.encode()) < 5e6
+    assert "3,000 of 10,000 rows" in html
+    assert "400 of 10,000 rows look suspicious" in html
+    drawn = [trace for trace in figures_of(html)["residuals"]["data"] if trace["mode"] == "markers"]
+    assert [len(decoded(trace["x"])) for trace in drawn] == [2600, 400]
+    assert "The 200 most surprising of 400 flagged rows" in html
+    assert "The 3 features with weaker effects are not drawn" in html
+
+
+def test_no_suspicious_row_is_said_plainly(table, invented):
+    X, y = table(30)
+    html = report_html(invented(X, y), invented(X, y), X, y, target="price")
+    assert "No row looks suspicious" in html
+    assert "No row is flagged. These are the 20 that surprise the model most." in html
+
+
+def test_far_outliers_do_not_flatten_the_figure_and_are_announced(table, invented):
+    X, y = table(60)
+    model = invented(X, y, 1)
+    y.iloc[0] = 1e9
+    html = report_html(model, None, X, y, target="price")
+    low, high = figures_of(html)["fit"]["layout"]["yaxis"]["range"]
+    assert -20 < low < high < 20
+    assert "1 point lies outside the frame" in html
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_units_do_not_matter_to_the_page(table, invented, scale):
+    X, y = table(40, target_scale=scale)
+    X = X / scale
+    html = report_html(invented(X, y, 2), invented(X, y), X, y, target="price")
+    assert "nan" not in json.dumps(figures_of(html)).lower()
+    assert number(y.iloc[0]) in html
+
+
+@pytest.mark.parametrize("columns", [("size",), ("size", "age")])
+def test_three_rows_make_a_page(table, invented, columns):
+    X, y = table(3, columns)
+    assert "No row looks suspicious" in report_html(invented(X, y), invented(X, y), X, y, target="price")
+
+
+def test_constant_features_are_named_as_such(table, invented):
+    X, y = table(30, ("size", "age", "floor"))
+    X["age"] = X["floor"] = 1.0
+    html = report_html(invented(X, y), None, X, y, target="price")
+    assert "2 features with a single value cannot be shown" in html
+    assert "effect-1" not in figures_of(html)
+    X["size"] = 1.0
+    assert "no effect to show" in report_html(invented(X, y), None, X, y, target="price")
+
+
+def test_a_fit_that_did_not_converge_is_a_notice(table, invented):
+    X, y = table(30)
+    model = invented(X, y)
+    model.fit_report_.converged, model.fit_report_.message = False, "<limit> reached"
+    html = report_html(model, invented(X, y), X, y, target="price")
+    assert "The fit of the robust GP did not converge (&lt;limit&gt; reached)" in html
+    assert "The fit of the ordinary GP" not in html
+
+
+def test_hyperparameters_that_were_not_fitted_have_no_report(table, invented):
+    X, y = table(30)
+    model = invented(X, y)
+    model.fit_report_ = None
+    assert "last word" not in report_html(model, invented(X, y), X, y, target="price")
+
+
+def test_a_kernel_of_several_parts_shows_all_lengthscales(table, invented):
+    X, y = table(30)
+    model = invented(X, y)
+    model.lengthscales_ = np.array([[0.25], [np.inf]])
+    assert "<td>0.25, ∞</td>" in report_html(model, None, X, y, target="price")
+
+
+def test_rows_can_be_given_other_names(table, invented):
+    X, y = table(30)
+    html = report_html(invented(X, y), None, X, y, target="price", rows=[f"house {i}" for i in range(30)])
+    assert all(cells[0].startswith("house ") for cells in Table(html).rows[1:])
+
+
+def test_wrong_shapes_are_clear_errors(table, invented):
+    X, y = table(30)
+    model = invented(X, y)
+    with pytest.raises(TypeError, match="X must be a pandas DataFrame"):
+        report_html(model, None, X.to_numpy(), y, target="price")
+    with pytest.raises(ValueError, match="X has 30 rows but y has 29"):
+        report_html(model, None, X, y.iloc[1:], target="price")
+    with pytest.raises(ValueError, match="X has 30 rows but rows has 2"):
+        report_html(model, None, X, y, target="price", rows=[1, 2])
+    with pytest.raises(ValueError, match="X has 2 features but the model was fitted to 1"):
+        report_html(model, None, X.assign(more=1.0), y, target="price")
+
+
+def test_the_file_is_written_whole_or_not_at_all(tmp_path, table, invented, monkeypatch):
+    X, y = table(30)
+    path = tmp_path / "report.html"
+    path.write_text("before")
+
+    def fail(*arguments):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "replace", fail)
+        with pytest.raises(OSError, match="disk full"):
+            write_report(path, invented(X, y), None, X, y, target="price")
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+    write_report(path, invented(X, y), None, X, y, target="price")
+    assert path.read_text(encoding="utf-8") == report_html(invented(X, y), None, X, y, target="price")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_a_clear_error(tmp_path, table, invented):
+    X, y = table(30)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        write_report(tmp_path / "none" / "report.html", invented(X, y), None, X, y, target="price")
+
+
+def test_a_name_that_no_encoding_can_write_does_not_spoil_the_file(tmp_path, table, invented):
+    X, y = table(30)
+    write_report(tmp_path / "report.html", invented(X, y), None, X, y, target="price \ud800")
+    assert "price ?" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("missing", ["pandas", "plotly"])
+def test_a_missing_library_names_the_extra_to_install(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    source = rcgp.report.__spec__.loader.get_code("rcgp.report")
+    with pytest.raises(ImportError, match=r'pip install "rcgp\[report\]"'):
+        exec(source, {"__name__": "rcgp.report"})
+
+
+def test_a_table_without_an_index_of_its_own_counts_from_zero(table, invented):
+    X, y = table(25)
+    X, y = X.reset_index(drop=True), pd.Series(y.to_numpy())
+    labels = {int(cells[0]) for cells in Table(report_html(invented(X, y), None, X, y, target="t")).rows[1:]}
+    assert labels <= set(range(25))
