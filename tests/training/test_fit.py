@@ -386,3 +386,17 @@ def test_progress_goes_to_standard_error(capsys):
     assert captured.err.endswith("\n")
     fit(small_model(), max_iterations=3)
     assert capsys.readouterr().err == ""
+
+
+def test_scipys_threads_rest_during_a_fit_and_are_restored():
+    """They would spin on the cores that torch needs."""
+    from threadpoolctl import ThreadpoolController
+
+    def threads():
+        return [info["num_threads"] for info in ThreadpoolController().select(internal_api="openblas").info()]
+
+    before, during = threads(), []
+    fit(make_twin("imq").model, progress=lambda evaluations, best: during.append(threads()))
+    assert before  # NumPy or SciPy bring one
+    assert all(count == 1 for counts in during for count in counts)
+    assert threads() == before
