@@ -131,7 +131,7 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     >>> from rcgp import RCGPRegressor
     >>> X = np.linspace(0, 6, 60)[:, None]
     >>> y = np.sin(X[:, 0])
-    >>> y[20] = 25.0
+    >>> y[20] += 3.0
     >>> model = RCGPRegressor().fit(X, y)
     >>> np.flatnonzero(model.outliers_)
     array([20])
