@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
 from pathlib import Path
 
 import pandas as pd
 
+from rcgp.cli.printing import NORMAL_95
 from rcgp.estimator import RCGPRegressor
 from rcgp.estimator.saved import load_with_table
+from rcgp.saving import write_whole
 from rcgp.table import Column, Encoding, Missing, TableError, encode, read_table
 
 __all__ = ["predictions", "write_table"]
-
-# Of a normal distribution, 95 % lie within this many standard deviations.
-_NORMAL_95 = 1.959963984540054
 
 
 def predictions(model_path: Path, data_path: Path, missing: Missing) -> tuple[pd.DataFrame, list[str]]:
@@ -36,8 +33,8 @@ def predictions(model_path: Path, data_path: Path, missing: Missing) -> tuple[pd
             "row": encoded.X.index.to_numpy(),
             "mean": mean,
             "std": std,
-            "lower": mean - _NORMAL_95 * std,
-            "upper": mean + _NORMAL_95 * std,
+            "lower": mean - NORMAL_95 * std,
+            "upper": mean + NORMAL_95 * std,
         }
     )
     return predicted, encoded.notices
@@ -48,15 +45,8 @@ def write_table(table: pd.DataFrame, path: Path | None) -> None:
     if path is None:
         table.to_csv(sys.stdout, index=False)
         return
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            table.to_parquet(temporary, index=False)
-        else:
-            table.to_csv(temporary, index=False)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    parquet = path.suffix.lower() in (".parquet", ".pq")
+    write_whole(path, table.to_parquet(index=False) if parquet else table.to_csv(index=False).encode())
 
 
 def _columns_of(model: RCGPRegressor, table: pd.DataFrame) -> Encoding:

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from rcgp.estimator import RCGPRegressor
 
-__all__ = ["print_notices", "print_rows", "print_summary", "suspicion"]
+__all__ = ["NORMAL_95", "number", "print_notices", "print_rows", "print_summary", "suspicion"]
 
-# Of a normal distribution, 95 % lie within this many standard deviations.
-_NORMAL_95 = 1.959963984540054
+#: Of a normal distribution, 95 % lie within this many standard deviations.
+NORMAL_95 = 1.959963984540054
 
 
 def suspicion(model: RCGPRegressor, y: pd.Series[float]) -> pd.DataFrame:
@@ -48,7 +48,7 @@ def print_summary(model: RCGPRegressor, X: pd.DataFrame, y: pd.Series[float], co
     """What was fitted, how well the rows predict each other, and which do not fit in."""
     rows = suspicion(model, y)
     error = rows["residual"].abs()
-    covered = float((rows["standard_deviations"].abs() < _NORMAL_95).mean())
+    covered = float((rows["standard_deviations"].abs() < NORMAL_95).mean())
     flagged = int(rows["outlier"].sum())
     report = model.fit_report_
     facts = Table.grid(padding=(0, 2))

@@ -11,7 +11,6 @@ import base64
 import gzip
 import hashlib
 import os
-import secrets
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +24,7 @@ from rcgp.report.sections import Panel, Section, sections_of
 from rcgp.report.summary import Numbers, Regressor, Rows, rows_of, scores_of
 from rcgp.report.tables import fit_table
 from rcgp.report.text import counted, for_html, number, percent
+from rcgp.saving import write_whole
 
 __all__ = ["report_html", "write_report"]
 
@@ -56,14 +56,8 @@ def write_report(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
     page = report_html(robust, plain, X, y, target=target, rows=rows, notices=notices)
-    # In the same folder, since a file can be moved in one step only within its file system.
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        # A name may hold half a surrogate pair, which no encoding can write.
-        temporary.write_text(page, encoding="utf-8", errors="replace", newline="\n")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    # A name may hold half a surrogate pair, which no encoding can write.
+    write_whole(path, page.encode("utf-8", errors="replace"))
 
 
 def report_html(

@@ -7,19 +7,18 @@ atomic: whoever reads the file, at any time, finds the old one or the new one, w
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import importlib.metadata
 import json
 import os
-import secrets
 import stat
 from typing import Any, BinaryIO
 
 import safetensors.torch
 import torch
 from torch import Tensor
+
+from rcgp.saving.whole import write_whole
 
 __all__ = ["FORMAT_VERSION", "SavedModelError", "raw_bytes", "read_archive", "write_archive"]
 
@@ -53,7 +52,7 @@ def write_archive(path: str | os.PathLike[str], description: dict[str, Any], ten
     """
     content = _serialised(description, tensors)
     try:
-        _replace(os.path.realpath(path), content)
+        write_whole(path, content)
     except FileNotFoundError as error:
         raise SavedModelError(f"{os.fspath(path)!r} could not be written: its folder does not exist") from error
     except (OSError, ValueError) as error:
@@ -147,48 +146,6 @@ def _own_version() -> str:
         return importlib.metadata.version("rcgp")
     except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
         return "unknown"
-
-
-def _replace(target: str, content: bytes) -> None:
-    """Put a file with this content in the place of the target, in one step."""
-    mode = _mode_to_keep(target)
-    part = os.path.join(os.path.dirname(target), f".rcgp-{secrets.token_hex(8)}.part")
-    # By os.open and not by tempfile, so that the umask decides on the permissions of a new file.
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode or 0o666)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            if mode is not None:
-                os.chmod(part, mode)
-            os.fsync(file.fileno())
-        os.replace(part, target)
-    except BaseException:  # an interrupt from the keyboard too
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        raise
-    # The new name is on disk only once its folder is. Not every system can do this, and the file is whole without.
-    with contextlib.suppress(OSError):
-        folder = os.open(os.path.dirname(target), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _mode_to_keep(target: str) -> int | None:
-    """Permissions of the file to be replaced, None where there is none. An error where it must not be replaced."""
-    try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder")
-    if not stat.S_ISREG(mode):  # a device, say, which a renamed file would push aside
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    if not os.access(target, os.W_OK):  # renaming would not mind
-        raise PermissionError(errno.EACCES, "it is write-protected")
-    return stat.S_IMODE(mode)
 
 
 def _checked_content(path: str | os.PathLike[str], name: str) -> tuple[dict[str, str], bytes]:
