@@ -23,14 +23,15 @@ found = houses.assign(price=price, expected=model.loo_mean_, weight=model.weight
 print(found.round(2).to_string())
 
 # %%
-# Residuals from the leave-one-out prediction, in its own standard deviations, against the weights. The three bad values
-# stand apart in both.
+# The scores, residuals from what all other rows predict in robust standard deviations, against the prediction and
+# against the weights. The three bad values stand apart in both.
 
-t = (price - model.loo_mean_) / model.loo_std_
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for axis, horizontal, label in ((left, model.loo_mean_, "expected price"), (right, model.weights_, "weight")):
-    axis.scatter(horizontal, t, s=12, color=np.where(model.outliers_, "#d62728", "#377eb8"), linewidths=0)
-    axis.set(xlabel=label, ylabel="residual, in standard deviations")
+    axis.scatter(
+        horizontal, model.outlier_scores_, s=12, color=np.where(model.outliers_, "#d62728", "#377eb8"), linewidths=0
+    )
+    axis.set(xlabel=label, ylabel="score, robust standard deviations")
 plt.show()
 
 # %%

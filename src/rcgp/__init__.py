@@ -19,16 +19,26 @@ from rcgp.models import RCGP, posterior_influence
 from rcgp.training import FitError, FitReport, fit
 
 if TYPE_CHECKING:
-    from rcgp.estimator import RCGPRegressor, load
+    from rcgp.estimator import RCGPRegressor, SavedModelError, load
 
-__all__ = ["RCGP", "FitError", "FitReport", "RCGPRegressor", "__version__", "fit", "load", "posterior_influence"]
+__all__ = [
+    "RCGP",
+    "FitError",
+    "FitReport",
+    "RCGPRegressor",
+    "SavedModelError",
+    "__version__",
+    "fit",
+    "load",
+    "posterior_influence",
+]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # scikit-learn takes a second to import: only those who use the estimator wait for it.
-    if name in ("RCGPRegressor", "load"):
+    if name in ("RCGPRegressor", "SavedModelError", "load"):
         import rcgp.estimator
 
         return getattr(rcgp.estimator, name)

@@ -54,11 +54,11 @@ def test_fit_prints_a_summary_and_saves_a_model(houses, tmp_path, capsys):
     assert "40" in out
     assert f"standard deviation {fitted.noise_variance_**0.5:.4g}" in out
     residual = np.abs(house_table()["price"] - fitted.loo_mean_)
-    assert f"median {residual.median():.4g}, mean {residual.mean():.4g}" in out
+    assert f"absolute: median {residual.median():.4g}, mean {residual.mean():.4g}" in out
     assert f"{(residual < 1.959964 * fitted.loo_std_).mean():.1%} of the rows" in out
     for name, lengthscale in zip(fitted.feature_names_in_, fitted.lengthscales_, strict=True):
         (line,) = (line for line in out.splitlines() if line.startswith(name))
-        assert f"{lengthscale:.4g}" in line
+        assert f"{lengthscale:.4g}{' days' if name == 'sold' else ''}  " in line
     first = next(line.split() for line in out.splitlines() if line.endswith("outlier"))
     assert first[0] == "12"  # the twelfth row
     assert [float(value) for value in (first[1], first[2], first[5])] == pytest.approx(
@@ -100,9 +100,10 @@ def test_outliers_lists_every_row_most_suspicious_first(houses, capsys):
     assert sorted(row["row"] for row in rows) == list(range(1, 41))
     assert rows[0]["row"] == 12
     assert rows[0]["outlier"] is True
-    assert set(rows[0]) == {"row", "observed", "expected", "residual", "standard_deviations", "weight", "outlier"}
-    sizes = [abs(row["standard_deviations"]) for row in rows]
+    assert set(rows[0]) == {"row", "observed", "expected", "residual", "score", "weight", "outlier"}
+    sizes = [abs(row["score"]) for row in rows]
     assert sizes == sorted(sizes, reverse=True)
+    assert all(row["outlier"] == (abs(row["score"]) > 3.5) for row in rows)
     assert all(row["residual"] == pytest.approx(row["observed"] - row["expected"]) for row in rows)
     assert content["notices"]
     assert "note:" in err
@@ -130,6 +131,19 @@ def test_features_are_chosen_by_name(tmp_path, houses, capsys):
     arguments = ("--features", "size, in m2", "--features", "sold", "--model", model)
     assert rcgp_command("fit", tmp_path / "comma.csv", "--target", "price", *arguments) == 0
     assert list(rcgp.load(model).feature_names_in_) == ["size, in m2", "sold"]
+
+
+def test_columns_are_left_out_by_name_or_because_they_cannot_be_used(tmp_path, capsys):
+    table = house_table().assign(owner=[f"owner {i}" for i in range(40)], empty="")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    model = tmp_path / "m.rcgp"
+    assert (
+        rcgp_command("fit", tmp_path / "t.csv", "--target", "price", "--exclude", "sold,colour", "--model", model) == 0
+    )
+    assert list(rcgp.load(model).feature_names_in_) == ["size"]
+    err = capsys.readouterr().err
+    assert "'owner': left out, as it holds 40 different texts" in err
+    assert "'empty': left out, as it has no values" in err
 
 
 def test_large_tables_choose_hyperparameters_on_a_sample(houses, tmp_path, capsys):
@@ -233,7 +247,7 @@ def test_files_that_cannot_be_read_end_with_one_sentence(tmp_path, houses, capsy
 
 def test_what_cannot_be_written_is_refused_before_the_fit(tmp_path, houses, capsys):
     for command, option in (("fit", "--model"), ("report", "--output")):
-        for path, message in ((tmp_path / "none" / "x", "no folder"), (tmp_path, "is a folder")):
+        for path, message in ((tmp_path / "none" / "x", "no folder"), (tmp_path, "it is a folder")):
             assert rcgp_command(command, houses, "--target", "price", option, path) == 2
             assert_one_sentence(capsys, message)
 
@@ -255,12 +269,65 @@ def test_a_new_table_must_fit_the_model(tmp_path, houses, capsys):
         assert_one_sentence(capsys, message)
 
 
-def test_wrong_usage_has_exit_code_2(houses, capsys):
-    assert rcgp_command("fit", houses) == 2
-    assert rcgp_command("fit", houses, "--target", "price", "--missing", "guess") == 2
-    assert rcgp_command("fit", houses, "--target", "price", "--epsilon", "3") == 2
-    assert rcgp_command("nonsense") == 2
-    assert "Traceback" not in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fit",), "Missing argument 'DATA'; 'rcgp fit --help' says more"),
+        (("fit", "DATA"), "Missing option '--target'"),
+        (("fit", "DATA", "--target", "price", "--missing", "guess"), "'guess' is not one of 'drop', 'error'"),
+        (("fit", "DATA", "--target", "price", "--epsilon", "3"), "Invalid value for '--epsilon'"),
+        (("fit", "DATA", "--target", "price", "--rows", "3"), "No such option: --rows"),
+        (("nonsense",), "No such command 'nonsense'.*'rcgp --help' says more"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(arguments, message, houses, capsys):
+    assert rcgp_command(*(houses if argument == "DATA" else argument for argument in arguments)) == 2
+    assert_one_sentence(capsys, message)
+
+
+def test_inputs_are_not_overwritten(houses, tmp_path, capsys):
+    content, model = houses.read_bytes(), tmp_path / "m.rcgp"
+    assert rcgp_command("fit", houses, "--target", "price", "--model", model) == 0
+    capsys.readouterr()
+    for command in (
+        ("fit", houses, "--target", "price", "--model", houses),
+        ("report", houses, "--target", "price", "--output", houses),
+        ("predict", model, houses, "--output", houses),
+        ("predict", model, houses, "--output", model),
+    ):
+        assert rcgp_command(*command) == 2
+        assert_one_sentence(capsys, "is an input: writing there would overwrite it")
+    assert houses.read_bytes() == content
+    assert rcgp_command("predict", model, houses, "--output", tmp_path / "p.xlsx") == 2
+    assert_one_sentence(capsys, r"\.csv or \.parquet")
+    assert rcgp_command("predict", houses, model) == 2
+    assert_one_sentence(capsys, "the model comes first")
+
+
+def test_a_fit_that_fails_names_the_row_of_the_file(tmp_path, capsys):
+    table = house_table()
+    table.loc[2, "size"] = np.nan  # dropped, so that rows of the model are not those of the file
+    table.loc[20, "price"] = 1e300
+    table.to_csv(tmp_path / "far.csv", index=False)
+    assert rcgp_command("fit", tmp_path / "far.csv", "--target", "price", "--missing", "drop") == 2
+    assert_one_sentence(capsys, r"the fit failed: .* look at row 21, whose 'price' is 1e\+300")
+
+
+def test_control_characters_in_names_are_spelt_out(tmp_path, capsys):
+    table = house_table()[["size", "price"]].rename(columns={"size": "si\x1b[31mze"})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert rcgp_command("fit", tmp_path / "t.csv", "--target", "price") == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert r"si\x1b[31mze" in out
+
+
+def test_rows_are_not_cut_on_a_narrow_terminal(houses, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    assert rcgp_command("outliers", houses, "--target", "price") == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.endswith("outlier"))
+    assert line.split()[0] == "12"
+    assert len(line.split()) == 7
 
 
 @pytest.mark.parametrize("command", [(), ("fit",), ("predict",), ("outliers",), ("report",), ("demo",)])
@@ -299,27 +366,39 @@ def test_a_missing_library_names_the_extra():
     assert shown.stderr == 'rcgp: the command line needs typer, which is missing; pip install "rcgp[cli]" brings it\n'
 
 
-def test_an_interrupt_is_not_a_traceback_and_writes_nothing(houses, tmp_path, monkeypatch, capsys):
+def test_an_interrupt_is_one_sentence_and_writes_nothing(houses, tmp_path, monkeypatch, capsys):
     def interrupted(*arguments, **named):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rcgp.estimator.output.fit", interrupted)
     assert rcgp_command("fit", houses, "--target", "price", "--model", tmp_path / "m.rcgp") == 130
-    assert "Traceback" not in capsys.readouterr().err
+    assert_one_sentence(capsys, "interrupted; nothing was written")
     assert not (tmp_path / "m.rcgp").exists()
 
 
 def test_a_reader_that_has_enough_is_no_error(houses):
-    command = f'"{sys.executable}" -m rcgp outliers "{houses}" --target price | head -n 2'
-    shown = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    """It has closed the pipe before the first line is written."""
+    command = f'"{sys.executable}" -m rcgp outliers "{houses}" --target price --json'
+    shell = f"{command} | true; exit ${{PIPESTATUS[0]}}"
+    shown = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0
     assert "Traceback" not in shown.stderr
     assert "BrokenPipe" not in shown.stderr
 
 
 def test_too_many_rows_for_the_memory_are_refused_with_the_figure(houses, monkeypatch, capsys):
-    monkeypatch.setattr("os.sysconf", lambda name: 1)
+    monkeypatch.setattr("rcgp.cli.fitting._available_memory", lambda: 3 * 2**30)
+    assert rcgp_command("fit", houses, "--target", "price") == 0
+    capsys.readouterr()
+    monkeypatch.setattr("rcgp.cli.fitting._MATRICES", 5 * 10**6)
     assert rcgp_command("fit", houses, "--target", "price") == 2
-    assert_one_sentence(capsys, "40 rows needs about 0 GiB of memory and this machine has 0")
+    assert_one_sentence(capsys, r"40 rows needs about 59.6 GiB of memory, and 3.0 are free")
+
+
+def test_free_memory_is_known_here():
+    from rcgp.cli.fitting import _available_memory
+
+    assert 2**20 < _available_memory() < 2**50
 
 
 def test_the_report_is_written(houses, tmp_path, capsys):
@@ -336,5 +415,8 @@ def test_the_demo_shows_the_robust_fit_to_be_better(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     plain, robust = (float(line.split()[1]) for line in lines if line.startswith(("GP ", "RCGP ")))
     assert robust < 0.8 * plain
+    first = next(line.split() for line in lines if line.endswith("outlier"))
+    table = pd.read_csv(tmp_path / "build" / "demo.csv")
+    assert float(first[1]) == pytest.approx(table["y"][int(first[0]) - 1], rel=1e-3)  # rows count from 1
     assert (tmp_path / "build" / "demo.png").stat().st_size > 10_000
     assert len(pd.read_csv(tmp_path / "build" / "demo.csv")) == 300

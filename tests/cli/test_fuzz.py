@@ -7,10 +7,13 @@ import io
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rcgp.cli import run
+
+MODEL: list[Path] = []
 
 CELLS = st.one_of(
     st.sampled_from(
@@ -36,18 +39,48 @@ def almost_tables(draw):
     return text.encode("utf-8", "surrogatepass")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(content=st.one_of(almost_tables(), st.binary(max_size=200)), command=st.sampled_from(["fit", "outliers"]))
-def test_malformed_tables_never_end_in_a_traceback(content, command):
+def run_on(content, command):
+    """Exit code and output of a command on a table with this content."""
     out, err = io.StringIO(), io.StringIO()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data.csv"
         path.write_bytes(content)
+        arguments = [command, str(path), "--target", "y"]
+        if command == "report":
+            arguments += ["--output", str(Path(folder) / "report.html")]
+        if command == "predict":
+            arguments = [command, str(MODEL[-1]), str(path)]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run([command, str(path), "--target", "y", "--missing", "drop"])
+            code = run([*arguments, "--missing", "drop"])
+        assert sorted(p.name for p in Path(folder).iterdir()) == (
+            ["data.csv", "report.html"] if command == "report" and code == 0 else ["data.csv"]
+        )
+    return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _model(tmp_path_factory):
+    """A model to predict with, of columns a and b."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "train.csv").write_text("a,b,y\n1,x,1\n2,z,3\n3,x,2\n4,z,5\n")
+    MODEL.append(folder / "model.rcgp")
+    assert run(["fit", str(folder / "train.csv"), "--target", "y", "--model", str(MODEL[-1])]) == 0
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@example(content=b"a,y\n1,1\n2,3\n3,2\n4,1e308\n", command="fit")
+@example(content=b"a,y\n1,1\n2,3\n3,2\n4,1e308\n", command="report")
+@example(content=b"a,y\n1e308,1\n-1e308,3\n3,2\n4,5\n", command="outliers")
+@example(content=b"a,b\n1e308,x\n2,z\n", command="predict")
+@given(
+    content=st.one_of(almost_tables(), st.binary(max_size=200)),
+    command=st.sampled_from(["fit", "outliers", "predict", "report"]),
+)
+def test_malformed_tables_never_end_in_a_traceback(content, command):
+    code, out, err = run_on(content, command)
     assert code in (0, 2)
-    assert "Traceback" not in err.getvalue()
+    assert "Traceback" not in err
     if code == 2:
-        assert out.getvalue() == ""
-        assert err.getvalue().startswith("rcgp: ")
-        assert err.getvalue().count("\n") == 1
+        assert out == ""
+        assert err.startswith("rcgp: ")
+        assert err.count("\n") == 1

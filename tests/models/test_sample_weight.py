@@ -9,7 +9,7 @@ import torch
 
 import reference
 from problems import make_data, make_twin, set_hyperparameters
-from rcgp import RCGP, posterior_influence
+from rcgp import RCGP, fit, posterior_influence
 from rcgp.training.objectives import leave_one_out, marginal, pseudo_marginal
 from rcgp.weights import Constant, InverseMultiquadric
 
@@ -25,13 +25,47 @@ def weighted_model(weight, counts=COUNTS, repeat=False, mean="zero"):
     return model
 
 
-@pytest.mark.parametrize("weight", [Constant(), InverseMultiquadric(c=1.3)], ids=["constant", "imq"])
-def test_a_whole_weight_counts_like_as_many_rows(weight):
-    """In the posterior, at given hyperparameters."""
+def test_a_whole_weight_counts_like_as_many_rows():
+    """In the posterior of an ordinary GP, at given hyperparameters."""
     test_X = torch.rand(9, 2, dtype=torch.float64)
-    posteriors = [weighted_model(weight, repeat=repeat).posterior(test_X) for repeat in (False, True)]
+    posteriors = [weighted_model(Constant(), repeat=repeat).posterior(test_X) for repeat in (False, True)]
     torch.testing.assert_close(posteriors[0].mean, posteriors[1].mean, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(posteriors[0].variance, posteriors[1].variance, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("weight", [Constant(), InverseMultiquadric()], ids=["constant", "imq"])
+@pytest.mark.parametrize("factor", [1e-4, 1e4])
+def test_only_ratios_of_weights_matter(weight, factor):
+    """A common factor is a unit of the noise variance: posterior, leave-one-out and objectives stay the same."""
+    X, y = make_data()
+    models = [RCGP(X, y, weight=weight, noise=0.05 * c, sample_weight=c * COUNTS) for c in (1.0, factor)]
+    test_X = torch.rand(9, 2, dtype=torch.float64)
+    one, other = (model.posterior(test_X) for model in models)
+    torch.testing.assert_close(one.mean, other.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(one.variance, other.variance, rtol=1e-9, atol=1e-9)
+    for objective in (leave_one_out, pseudo_marginal):
+        assert objective(models[0]).item() == pytest.approx(objective(models[1]).item(), rel=1e-9)
+    reports = [fit(RCGP(X, y, weight=weight, sample_weight=c * COUNTS)) for c in (1.0, factor)]
+    assert reports[0].value == pytest.approx(reports[1].value, abs=1e-6)
+
+
+def test_equal_weights_change_nothing():
+    X, y = make_data()
+    plain, weighted = RCGP(X, y), RCGP(X, y, sample_weight=np.full(17, 100.0))
+    assert fit(weighted).value == pytest.approx(fit(plain).value, abs=1e-6)
+    assert weighted.noise.item() == pytest.approx(100.0 * plain.noise.item(), rel=1e-3)
+
+
+def test_the_posterior_is_that_of_proposition_3_1_with_each_rows_own_noise():
+    twin = make_twin("imq", c=1.3, mean="zero")
+    model = weighted_model(InverseMultiquadric(c=1.3))
+    noise = twin.noise / COUNTS
+    w, slope = reference.imq(twin.y, 1.3, noise)  # the paper's w, of each row's own σ
+    R, m_w = np.diag(noise**2 / 2 * w**-2.0), noise * slope
+    H = np.linalg.inv(twin.K + R)
+    posterior = model.posterior(torch.tensor(twin.X))
+    np.testing.assert_allclose(posterior.mean.numpy(), twin.K @ H @ (twin.y - m_w), atol=1e-9)
+    np.testing.assert_allclose(posterior.covariance_matrix.detach().numpy(), twin.K - twin.K @ H @ twin.K, atol=1e-9)
 
 
 def test_leave_one_out_equals_refits_with_each_rows_own_noise():
@@ -41,7 +75,7 @@ def test_leave_one_out_equals_refits_with_each_rows_own_noise():
     for i in range(len(twin.y)):
         rest = np.delete(np.arange(len(twin.y)), i)
         R = twin.noise**2 / 2 * twin.w[rest] ** -2.0 / COUNTS[rest]  # pseudo-noise over the factor
-        z = (twin.y - twin.m - twin.noise * twin.slope)[rest]
+        z = (twin.y - twin.m - twin.noise / COUNTS * twin.slope)[rest]
         A = np.linalg.inv(twin.K[np.ix_(rest, rest)] + np.diag(R))
         k = twin.K[rest, i]
         assert loo.mean[i].item() == pytest.approx(twin.m[i] + k @ A @ z, abs=1e-9)
@@ -61,10 +95,17 @@ def test_the_marginal_likelihood_is_that_of_noise_divided_by_the_weights():
     assert marginal(model).item() == pytest.approx(density.item(), abs=1e-8)
 
 
-def test_the_pseudo_marginal_likelihood_counts_the_loss_of_a_row_as_often_as_its_weight_says():
-    weight = InverseMultiquadric(c=1.3)
-    once, repeated = weighted_model(weight), weighted_model(weight, repeat=True)
-    assert pseudo_marginal(once).item() == pytest.approx(pseudo_marginal(repeated).item(), abs=1e-8)
+def test_the_pseudo_marginal_likelihood_has_each_rows_own_noise():
+    twin = make_twin("imq", c=1.3, mean="zero")
+    noise = twin.noise / COUNTS
+    w, slope = reference.imq(twin.y, 1.3, noise)
+    w_tilde2 = 2 * w**2 / noise
+    z, R_inv = twin.y - noise * slope, np.diag(2 * w**2 / noise**2)
+    C = twin.y @ R_inv @ twin.y - 2 * np.sum(w_tilde2 + twin.y * w_tilde2 * slope)
+    inner = np.linalg.inv(twin.K) + R_inv
+    expected = -0.5 * (np.linalg.slogdet(twin.K)[1] + np.linalg.slogdet(inner)[1])
+    expected += 0.5 * z @ R_inv @ np.linalg.inv(inner) @ R_inv @ z - 0.5 * C
+    assert pseudo_marginal(weighted_model(InverseMultiquadric(c=1.3))).item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_influence_counts_the_weight_of_the_moved_row():

@@ -21,6 +21,7 @@ class Invented:
         self.feature_names_in_ = np.array(X.columns, dtype=object)
         self.loo_mean_ = y.to_numpy() + 0.3 * spread * random.standard_normal(n)
         self.loo_std_ = np.full(n, 0.3 * spread)
+        self.outlier_scores_ = (y.to_numpy() - self.loo_mean_) / self.loo_std_
         self.outliers_ = np.arange(n) < flagged
         self.weights_ = np.where(self.outliers_, 0.05, 0.9) + 0.05 * random.random(n)
         self.noise_variance_ = (0.3 * spread) ** 2

@@ -83,13 +83,13 @@ def test_the_numbers_on_the_page_are_the_models(page, one_feature):
 def test_the_table_of_rows_holds_what_the_model_says_of_each(page, one_feature):
     X, y, robust, _ = one_feature
     head, *body = Table(page).rows
-    assert head == ["row", "observed", "expected", "residual", "in std. dev.", "weight", "flagged", "size"]
+    assert head == ["row", "observed", "expected", "residual", "robust sd", "weight", "flagged", "size"]
     assert len(body) == 20
     positions = [X.index.get_loc(int(cells[0])) for cells in body]
     assert positions[0] == int(np.argmax(np.abs(y.to_numpy() - robust.loo_mean_) / robust.loo_std_))
     for i, cells in zip(positions, body, strict=True):
         residual = y.iloc[i] - robust.loo_mean_[i]
-        values = (y.iloc[i], robust.loo_mean_[i], residual, residual / robust.loo_std_[i], robust.weights_[i])
+        values = (y.iloc[i], robust.loo_mean_[i], residual, robust.outlier_scores_[i], robust.weights_[i])
         assert cells[1:6] == [number(value) for value in values]
         assert cells[6] == ("yes" if robust.outliers_[i] else "no")
         assert cells[7] == number(X["size"].iloc[i])
@@ -186,7 +186,7 @@ def test_ten_thousand_rows_stay_below_five_megabytes(table, invented):
     drawn = [trace for trace in figures_of(html)["residuals"]["data"] if trace["mode"] == "markers"]
     assert [len(decoded(trace["x"])) for trace in drawn] == [2600, 400]
     assert "The 200 most surprising of 400 flagged rows" in html
-    assert "The 3 features with weaker effects are not drawn" in html
+    assert "3 features with weaker effects are not drawn" in html
 
 
 def test_no_suspicious_row_is_said_plainly(table, invented):

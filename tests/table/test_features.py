@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 
 import numpy as np
 import pandas as pd
@@ -136,13 +137,48 @@ def test_truth_values_are_the_same_levels_however_they_are_written():
     assert list(encode(booleans, encoding, with_target=False).X["x=true"]) == [1, 0]
 
 
-def test_too_many_levels_or_an_identifier_are_to_be_left_out():
-    refused(
-        "51 different texts in 510 rows.*leave it out with --features", table_of(*[f"k{i % 51}" for i in range(510)])
-    )
-    refused("9 different texts in 9 rows.*leave it out with --features", table_of(*[f"id{i}" for i in range(9)]))
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ([f"k{i % 51}" for i in range(510)], "holds 51 different texts in 510 rows"),
+        ([f"id{i}" for i in range(9)], "holds 9 different texts in 9 rows"),
+        ([""] * 9, "has no values at all"),
+    ],
+)
+def test_columns_that_cannot_be_used_are_left_out_unless_asked_for(cells, reason):
+    table = table_of(*cells, z=[str(i) for i in range(len(cells))])
+    encoding, notices = learn_encoding(table, "y")
+    assert encoding.feature_names == ["z"]
+    assert notices[0].startswith(f"column 'x': left out, as it {reason}")
+    with pytest.raises(TableError, match=reason):
+        learn_encoding(table, "y", ["x", "z"])
+    with pytest.raises(TableError, match=f"no column to predict 'y' from: column 'x': left out, as it {reason}"):
+        learn_encoding(table.drop(columns="z"), "y")
+
+
+def test_fifty_categories_are_not_too_many():
     result, _ = encoded(table_of(*[f"k{i % 50}" for i in range(100)]))
     assert result.X.shape == (100, 50)
+
+
+def test_columns_are_left_out_by_name():
+    table = table_of("1", "2", "3", z=["4", "5", "6"])
+    assert learn_encoding(table, "y", exclude=["x"])[0].feature_names == ["z"]
+    with pytest.raises(TableError, match="there is no column 'w'"):
+        learn_encoding(table, "y", exclude=["w"])
+    with pytest.raises(TableError, match="no column to predict"):
+        learn_encoding(table, "y", exclude=["x", "z"])
+
+
+@pytest.mark.parametrize("cell", ["$10.50", "12 €", "15%", "£ 3"])
+def test_numbers_with_a_unit_are_refused_with_advice(cell):
+    refused(f"is {re.escape(repr(cell))}, which is not a number.*without its unit", table_of(cell, cell, "3"))
+
+
+@pytest.mark.parametrize("cell", ["none", "-", "?"])
+def test_among_categories_none_may_be_one(cell):
+    encoding, _ = learn_encoding(table_of(cell, "brick", "stone"), "y")
+    assert f"x={cell}" in encoding.feature_names
 
 
 def test_a_level_that_the_training_table_did_not_have_is_named():
@@ -187,7 +223,7 @@ def test_a_choice_of_columns_that_makes_no_sense_is_refused():
 def test_a_column_without_a_name_is_used_with_a_notice():
     table = table_of(1, 2).rename(columns={"x": "Unnamed: 0"})
     _, notices = learn_encoding(table, "y")
-    assert notices == ["column 'Unnamed: 0': has no name in the file; if it counts rows, leave it out with --features"]
+    assert notices == ["column 'Unnamed: 0': has no name in the file; if it counts rows, leave it out with --exclude"]
     assert learn_encoding(table, "y", ["Unnamed: 0"])[1] == []
 
 
@@ -236,7 +272,7 @@ def test_what_stands_in_dropped_rows_does_not_matter():
 
 
 def test_a_table_of_which_nothing_is_left_is_refused():
-    refused("column 'x' has no values at all", table_of("", ""), missing="drop")
+    refused("'x': left out, as it has no values at all", table_of("", ""), missing="drop")
     refused("every row lacks a value", table_of("", 1, z=["1", ""]), missing="drop")
     refused("only one usable row", table_of("", 1), missing="drop")
     refused("the table has no rows", table_of())
@@ -327,7 +363,7 @@ def test_missing_values_of_parquet_are_missing(values, tmp_path):
 )
 def test_columns_that_are_neither_numbers_dates_nor_text_may_only_be_left_out(values, tmp_path):
     table = from_parquet(tmp_path, values).assign(z=[1, 2])
-    refused("column 'x' holds values of type .*leave it out with --features", table)
+    refused("column 'x' holds values of type .*leave it out with --exclude", table)
     assert encoded(table, features=["z"])[0].X.shape == (2, 1)
 
 

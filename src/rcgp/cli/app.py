@@ -10,14 +10,16 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 import rcgp
+from rcgp.core.linalg import NotPositiveDefiniteError
 
 if TYPE_CHECKING:
     from rcgp.cli.fitting import Options
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["app", "run"]
 
 _BAD_INPUT, _INTERRUPTED = 2, 130
+
+# Typer gives a name to one of its errors of usage only, and their class is its parent.
+_UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     help="Gaussian process regression that outliers cannot break: from a table with bad values in it to a robust fit, "
@@ -34,7 +39,6 @@ app = typer.Typer(
     "text one column for each value. Every command has a --help of its own.",
     epilog="Bad input ends with one sentence on standard error and exit code 2.",
     rich_markup_mode="rich",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -59,6 +63,7 @@ class Mean(StrEnum):
     """Prior means, on which the weights are centred."""
 
     constant = "constant"
+    median = "median"
     robust_linear = "robust_linear"
     linear = "linear"
     quadratic = "quadratic"
@@ -74,6 +79,10 @@ Features = Annotated[
         help="Columns to predict from, with commas between or the option repeated; all others by default.",
         show_default=False,
     ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(metavar="A,B,C", help="Columns to leave out, such as names and identifiers.", show_default=False),
 ]
 MissingOption = Annotated[Missing, typer.Option(help="Rows that lack a value: drop them, or end with an error.")]
 WeightOption = Annotated[
@@ -106,6 +115,7 @@ def fit(
     data: Data,
     target: Target,
     features: Features = None,
+    exclude: Exclude = None,
     model: Annotated[Path | None, typer.Option(help="File to save the fitted model in.", show_default=False)] = None,
     missing: MissingOption = Missing.error,
     weight: WeightOption = Weight.imq,
@@ -124,12 +134,12 @@ def fit(
     from rcgp.cli.printing import print_notices, print_summary
     from rcgp.estimator.saved import save
 
-    options = _options(target, features, missing, weight, epsilon, mean, restarts, fit_rows, seed)
+    options = _options(target, features, exclude, missing, weight, epsilon, mean, restarts, fit_rows, seed)
     if model is not None:
-        _check_writable(model)
+        _check_output(model, data)
     fitted = fit_table(data, options, _messages())
     print_notices(fitted.notices, _messages())
-    print_summary(fitted.model, fitted.X, fitted.y, _results(), top)
+    print_summary(fitted, _results(), top)
     if model is not None:
         save(fitted.model, model, table=fitted.encoding.to_json())
         _messages().print(f"\nmodel saved in {model}", markup=False, soft_wrap=True)
@@ -155,7 +165,9 @@ def predict(
     from rcgp.cli.printing import print_notices
 
     if output is not None:
-        _check_writable(output)
+        _check_output(output, data, model)
+        if output.suffix.lower() in (".xlsx", ".xls", ".ods"):
+            raise ValueError(f"{str(output)!r}: predictions are written as .csv or .parquet")
     table, notices = predictions(model, data, missing.value)
     print_notices(notices, _messages())
     write_table(table, output)
@@ -168,6 +180,7 @@ def outliers(
     data: Data,
     target: Target,
     features: Features = None,
+    exclude: Exclude = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")] = False,
     missing: MissingOption = Missing.error,
     weight: WeightOption = Weight.imq,
@@ -179,15 +192,15 @@ def outliers(
 ) -> None:
     """Show every row with its weight, residual and flag, the most suspicious first.
 
-    Residuals are from the prediction by all other rows. A row is flagged if it lies more than 3.5 robust standard
-    deviations from there. The exit code is 0 whether or not there are outliers.
+    Residuals are from the prediction by all other rows, also in robust standard deviations; a row beyond 3.5 of them is
+    flagged. The exit code is 0 whether or not there are outliers.
 
     Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
     """
     from rcgp.cli.fitting import fit_table
     from rcgp.cli.printing import print_notices, print_rows, suspicion
 
-    options = _options(target, features, missing, weight, epsilon, mean, restarts, fit_rows, seed)
+    options = _options(target, features, exclude, missing, weight, epsilon, mean, restarts, fit_rows, seed)
     fitted = fit_table(data, options, _messages())
     rows = suspicion(fitted.model, fitted.y)
     print_notices(fitted.notices, _messages())
@@ -204,6 +217,7 @@ def report(
     target: Target,
     output: Annotated[Path, typer.Option(help="HTML file to write.", show_default=False)],
     features: Features = None,
+    exclude: Exclude = None,
     missing: MissingOption = Missing.error,
     weight: WeightOption = Weight.imq,
     epsilon: Epsilon = 0.05,
@@ -222,8 +236,8 @@ def report(
     from rcgp.cli.printing import print_notices
     from rcgp.report import write_report
 
-    options = _options(target, features, missing, weight, epsilon, mean, restarts, fit_rows, seed)
-    _check_writable(output)
+    options = _options(target, features, exclude, missing, weight, epsilon, mean, restarts, fit_rows, seed)
+    _check_output(output, data)
     fitted = fit_table(data, options, _messages())
     plain = fit_plain(fitted, options, _messages())
     print_notices(fitted.notices, _messages())
@@ -245,11 +259,19 @@ def demo(
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code. What can go wrong with input is one sentence, not a traceback."""
+    command = typer.main.get_command(app)
+    given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        app(arguments, prog_name="rcgp")
-    except SystemExit as done:  # how Typer ends, well or not
-        return done.code if isinstance(done.code, int) else int(done.code is not None)
-    except KeyboardInterrupt:
+        # Not command.main, which has its own ideas of how to end.
+        with command.make_context("rcgp", list(given)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        return int(done.exit_code)
+    except _UsageError as error:
+        said = error.format_message().removeprefix("Value error, ").rstrip(".").replace(": Value error,", ":")
+        return _fail(f"{said}; 'rcgp {_command_of(given)}--help' says more")
+    except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted; nothing was written", _INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has enough
         with contextlib.suppress(OSError):
@@ -260,10 +282,16 @@ def run(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(f'{error.name} is missing; pip install "rcgp[demo]" brings everything that the commands use')
     except OSError as error:
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
-    except (ValueError, ArithmeticError, RuntimeError) as error:
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    except (ValueError, ArithmeticError, NotPositiveDefiniteError) as error:
         return _fail(" ".join(str(error).split()) or type(error).__name__)
     return 0
+
+
+def _command_of(arguments: Sequence[str]) -> str:
+    """The command that was given, with a space behind it, if it was one."""
+    known = [argument for argument in arguments[:1] if argument in ("fit", "predict", "outliers", "report", "demo")]
+    return f"{known[0]} " if known else ""
 
 
 def _fail(sentence: str, code: int = _BAD_INPUT) -> int:
@@ -276,6 +304,7 @@ def _fail(sentence: str, code: int = _BAD_INPUT) -> int:
 def _options(
     target: str,
     features: list[str] | None,
+    exclude: list[str] | None,
     missing: Missing,
     weight: Weight,
     epsilon: float,
@@ -289,6 +318,7 @@ def _options(
     return Options(
         target=target,
         features=features or None,
+        exclude=exclude or (),
         missing=missing.value,
         weight=weight.value,
         epsilon=epsilon,
@@ -299,15 +329,14 @@ def _options(
     )
 
 
-def _check_writable(path: Path) -> None:
-    """Refuse, before any work is done, a path that cannot be written in the end."""
-    if path.is_dir():
-        raise IsADirectoryError(21, "is a folder; give the name of a file", str(path))
-    folder = path.parent
-    if not folder.is_dir():
-        raise FileNotFoundError(2, f"there is no folder {str(folder)!r} to write it in", str(path))
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(13, f"the folder {str(folder)!r} cannot be written to", str(path))
+def _check_output(path: Path, *inputs: Path) -> None:
+    """Refuse, before any work is done, an output that cannot be written in the end, or that is one of the inputs."""
+    from rcgp.saving import check_writable
+
+    check_writable(path)
+    for given in inputs:
+        if path.exists() and given.exists() and path.samefile(given):
+            raise ValueError(f"{str(path)!r} is an input: writing there would overwrite it; choose another name")
 
 
 def _results() -> Console:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from rcgp.cli.printing import number, print_rows, suspicion
+from rcgp.cli.printing import NORMAL_95, number, print_rows, suspicion
 from rcgp.estimator import RCGPRegressor
+from rcgp.saving import write_whole
 
 __all__ = ["draw", "made_up_data", "run_demo"]
 
@@ -39,7 +40,10 @@ def made_up_data(seed: int = 7, n: int = 300, share: float = 0.1) -> tuple[pd.Da
 
 def run_demo(folder: Path, console: Console) -> None:
     """Fit both models, print how they compare, and write the data and a figure to a folder."""
+    import matplotlib.figure  # noqa: F401 (missing, it should be missed before the fits and not after)
+
     table, truth, outlying = made_up_data()
+    table.index += 1  # rows are numbered as in the file
     X, y = table[["x"]], table["y"]
     models = {
         "GP": RCGPRegressor(weight="constant", objective="marginal").fit(X, y),
@@ -56,7 +60,7 @@ def run_demo(folder: Path, console: Console) -> None:
             name,
             number(error.mean()),
             number(np.sqrt((error**2).mean())),
-            f"{(error < 1.96 * std).mean():.1%}",
+            f"{(error < NORMAL_95 * std).mean():.1%}",
             number(model.noise_variance_**0.5),
             f"{model.fit_report_.seconds:.2f}",
         )
@@ -68,10 +72,14 @@ def run_demo(folder: Path, console: Console) -> None:
     )
     print_rows(rows.head(10), console)
     folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "demo.csv", index=False)
+    write_whole(folder / "demo.csv", table.to_csv(index=False).encode())
     draw(table, truth, models, folder / "demo.png")
-    console.print(f"\nfigure: {folder / 'demo.png'}\ndata:   {folder / 'demo.csv'}", soft_wrap=True)
-    console.print(f"next:   rcgp report {folder / 'demo.csv'} --target y --output report.html", soft_wrap=True)
+    for line in (
+        f"\nfigure: {folder / 'demo.png'}",
+        f"data:   {folder / 'demo.csv'}",
+        f"next:   rcgp report {folder / 'demo.csv'} --target y --output {folder / 'report.html'}",
+    ):
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def draw(table: pd.DataFrame, truth: Numbers, models: dict[str, RCGPRegressor], path: Path) -> None:
@@ -91,7 +99,9 @@ def draw(table: pd.DataFrame, truth: Numbers, models: dict[str, RCGPRegressor], 
     for name, model in models.items():
         mean, std = model.predict(table[["x"]], return_std=True)
         top.plot(x, mean, color=_COLOURS[name], label=name)
-        top.fill_between(x, mean - 1.96 * std, mean + 1.96 * std, color=_COLOURS[name], alpha=0.2, linewidth=0)
+        top.fill_between(
+            x, mean - NORMAL_95 * std, mean + NORMAL_95 * std, color=_COLOURS[name], alpha=0.2, linewidth=0
+        )
     top.set(ylabel="y", ylim=(low, high))
     top.legend(loc="lower left", ncols=3, frameon=False)
     top.set_title("10 % outliers (most beyond the frame): a plain and a robust conjugate GP, with bands of 95 % for f")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from sklearn.exceptions import ConvergenceWarning
 
+from rcgp import FitError
 from rcgp.estimator import RCGPRegressor
 from rcgp.table import Encoding, Missing, TableError, encode, learn_encoding, read_table
 
@@ -28,6 +31,7 @@ class Options:
 
     target: str
     features: Sequence[str] | None
+    exclude: Sequence[str]
     missing: Missing
     weight: str
     epsilon: float
@@ -51,8 +55,10 @@ class Fitted:
 def fit_table(path: Path, options: Options, console: Console) -> Fitted:
     """Read a table, turn it into numbers and fit the robust model, showing progress on the console."""
     table = read_table(path)
-    features = None if options.features is None else _column_names(options.features, list(table.columns))
-    encoding, notices = learn_encoding(table, options.target, features, options.missing)
+    columns = list(table.columns)
+    features = None if options.features is None else _column_names(options.features, columns)
+    exclude = _column_names(options.exclude, columns)
+    encoding, notices = learn_encoding(table, options.target, features, options.missing, exclude)
     encoded = encode(table, encoding, options.missing)
     if encoded.y is None:  # which encode gives when asked for it
         raise TypeError("the target is missing")
@@ -65,19 +71,29 @@ def fit_table(path: Path, options: Options, console: Console) -> Fitted:
             "fitted model uses all rows"
         )
     model = _regressor(options, weight=options.weight, objective="marginal" if options.weight == "constant" else "loo")
-    with _progress(console, "Fitting the model") as report:
-        model.set_params(progress=report).fit(encoded.X, encoded.y)
-    model.set_params(progress=False)
+    _fit(model, encoded.X, encoded.y, console, "Fitting the model")
     return Fitted(model, encoding, encoded.X, encoded.y, notices + _fit_notices(model, encoded.y))
 
 
 def fit_plain(fitted: Fitted, options: Options, console: Console) -> RCGPRegressor:
     """An ordinary GP of the same data, for comparison."""
     plain = _regressor(options, weight="constant", objective="marginal")
-    with _progress(console, "Fitting a plain GP to compare") as report:
-        plain.set_params(progress=report).fit(fitted.X, fitted.y)
-    plain.set_params(progress=False)
+    _fit(plain, fitted.X, fitted.y, console, "Fitting a plain GP to compare")
     return plain
+
+
+def _fit(model: RCGPRegressor, X: pd.DataFrame, y: pd.Series[float], console: Console, title: str) -> None:
+    """Fit, with progress on a terminal; a fit that fails names the row of the file."""
+    with _progress(console, title) as report, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
+        try:
+            model.set_params(progress=report).fit(X, y)
+        except FitError as error:
+            raise TableError(
+                f"the fit failed: {error.reason}; look at row {y.index[error.row]}, whose {y.name!r} is "
+                f"{y.iloc[error.row]:g}"
+            ) from error
+    model.set_params(progress=False)
 
 
 def _regressor(options: Options, weight: str, objective: str) -> RCGPRegressor:
@@ -101,25 +117,34 @@ def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
 
 
 def _check_memory(rows: int) -> None:
-    needed = _MATRICES * 8 * rows**2
-    try:
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not every system says
-        return
-    if needed > free:
+    """Refuse a table whose exact fit needs more memory than there is."""
+    needed, free = _MATRICES * 8 * rows**2, _available_memory()
+    if free is not None and needed > free:
         raise TableError(
-            f"an exact fit of {rows} rows needs about {needed / 2**30:.0f} GiB of memory and this machine has "
-            f"{free / 2**30:.0f}: use fewer rows"
+            f"an exact fit of {rows} rows needs about {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} are "
+            "free: use fewer rows"
         )
+
+
+def _available_memory() -> int | None:
+    """Free memory in bytes, within the limit of a container if there is one; None where the system does not say."""
+    free = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError):
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current"))
+        free.append(int(limit) - int(used))
+    return min(free, default=None)
 
 
 def _fit_notices(model: RCGPRegressor, y: pd.Series[float]) -> list[str]:
     """What the numbers of a fit say about the fit itself."""
     typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / 0.6745
-    if typical < 1 / 3:
+    if typical < 1 / 3 and model.outliers_.any() and model.noise_variance_ > 1e-6 * float(y.var()):
         return [
             f"outliers have inflated the fitted noise: errors are typically {typical:.2g} of what the model expects, "
-            "so intervals are too wide; leaving out the flagged rows and fitting again narrows them"
+            "so intervals are too wide; a fit without the flagged rows narrows them"
         ]
     return []
 
@@ -137,8 +162,14 @@ class _Report:
 
 
 @contextmanager
-def _progress(console: Console, title: str) -> Iterator[_Report]:
-    """A bar that pulses (nobody knows how many evaluations there will be) and goes away at the end."""
+def _progress(console: Console, title: str) -> Iterator[_Report | bool]:
+    """A bar that pulses (nobody knows how many evaluations there will be) and goes away at the end.
+
+    Where nobody looks, in a pipe or a file, there is none.
+    """
+    if not console.is_terminal:
+        yield False
+        return
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         yield _Report(progress, title)

@@ -10,7 +10,7 @@ import pandas as pd
 from rcgp.cli.printing import NORMAL_95
 from rcgp.estimator import RCGPRegressor
 from rcgp.estimator.saved import load_with_table
-from rcgp.saving import write_whole
+from rcgp.saving import SavedModelError, write_whole
 from rcgp.table import Column, Encoding, Missing, TableError, encode, read_table
 
 __all__ = ["predictions", "write_table"]
@@ -18,7 +18,12 @@ __all__ = ["predictions", "write_table"]
 
 def predictions(model_path: Path, data_path: Path, missing: Missing) -> tuple[pd.DataFrame, list[str]]:
     """Mean, standard deviation and 95 % interval of a new observation in each row of a table, and notices."""
-    model, saved = load_with_table(model_path)
+    try:
+        model, saved = load_with_table(model_path)
+    except SavedModelError as error:
+        if data_path.suffix == ".rcgp":
+            raise TableError(f"{error}; the model comes first, then the table") from error
+        raise
     if model.n_outputs_ > 1:
         raise TableError(
             f"{str(model_path)!r} has {model.n_outputs_} outputs; predict with it in Python: rcgp.load(...)"

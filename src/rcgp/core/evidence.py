@@ -39,7 +39,9 @@ def log_marginal(K: Tensor, pseudo: PseudoData) -> Tensor:
     return _signal_evidence(K, pseudo) + s.log().sum(dim=-1) - 0.5 * s.shape[-1] * math.log(2.0 * math.pi)
 
 
-def log_pseudo_marginal(K: Tensor, pseudo: PseudoData, weight: Tensor, slope: Tensor, noise: Tensor) -> Tensor:
+def log_pseudo_marginal(
+    K: Tensor, pseudo: PseudoData, weight: Tensor, slope: Tensor, noise: Tensor, precision: Tensor | None = None
+) -> Tensor:
     """The pseudo marginal likelihood log ∫ p(f) exp(−n L(f)) df of the appendix, constants included.
 
     The paper's closed form, with its constant ½C expanded, is ℓ + Σ_i w̃_i² (1 + ½ σ² (∂_y log w̃_i²)²).
@@ -51,12 +53,14 @@ def log_pseudo_marginal(K: Tensor, pseudo: PseudoData, weight: Tensor, slope: Te
         pseudo: pseudo-data of the n points.
         weight, slope: ``... x n`` weights w̃ and slopes ∂_y log w̃² that the pseudo-data were made from.
         noise: ``...`` noise variance σ².
+        precision: ``... x n`` factors on the precision of each row that the pseudo-data were made with.
 
     Returns:
         ``...`` values. Cost as :func:`log_marginal`.
     """
     # Products in this order cannot overflow: w̃ · slope is bounded wherever the weight is robust.
-    loss_terms = weight.square() + 0.5 * noise.unsqueeze(-1) * (weight * slope).square()
+    noise = noise.unsqueeze(-1) if precision is None else noise.unsqueeze(-1) / precision
+    loss_terms = weight.square() + 0.5 * noise * (weight * slope).square()
     return _signal_evidence(K, pseudo) + loss_terms.sum(dim=-1)
 
 

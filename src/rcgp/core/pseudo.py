@@ -4,10 +4,10 @@ A robust conjugate GP with residuals e = y − m(x), weights w̃ and noise varia
 ordinary GP that observes (Prop. 3.1)
 
     pseudo-target   z = e − σ² ∂_y log w̃²        with
-    pseudo-noise    r = σ² / (w̃² p)              at each training point,
+    pseudo-noise    r = σ² / w̃²                  at each training point.
 
-where p scales the precision of a row: 1, or what the user knows of it (a row that is the mean of three measurements
-has p = 3).
+Where rows differ in precision by known factors p (one that is the mean of three measurements has p = 3), σ² is σ²/p in
+both lines.
 
 Exact inference, leave-one-out and influence know only (K, z, r) and never see a weight function.
 """
@@ -56,17 +56,16 @@ def pseudo_data(
         weight: ``... x n`` weights w̃.
         slope: ``... x n`` slopes ∂_y log w̃².
         noise: ``...`` noise variance σ².
-        precision: ``... x n`` positive factors p on the precision of each row; ``None`` is 1.
+        precision: ``... x n`` positive factors p: a row has the noise variance σ²/p; ``None`` is 1.
 
     Returns:
         The pseudo-data. Cost O(n).
     """
     smallest = smallest_weight(residual.dtype)
     deleted = weight <= smallest
-    noise = noise.unsqueeze(-1)
+    noise = noise.unsqueeze(-1) if precision is None else noise.unsqueeze(-1) / precision
     z = residual - noise * slope
-    s = weight.clamp_min(smallest) / noise.sqrt()
     return PseudoData(
         target=torch.where(deleted, torch.zeros_like(z), z),
-        root_precision=s if precision is None else s * precision.sqrt(),
+        root_precision=weight.clamp_min(smallest) / noise.sqrt(),
     )

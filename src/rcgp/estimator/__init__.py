@@ -2,5 +2,6 @@
 
 from rcgp.estimator.regressor import RCGPRegressor
 from rcgp.estimator.saved import load
+from rcgp.saving import SavedModelError
 
-__all__ = ["RCGPRegressor", "load"]
+__all__ = ["RCGPRegressor", "SavedModelError", "load"]

@@ -1,10 +1,11 @@
-"""Which rows to look at: the rule behind ``outliers_``."""
+"""Which rows to look at: the rule behind ``outlier_scores_`` and ``outliers_``."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-__all__ = ["THRESHOLD", "flag_outliers"]
+__all__ = ["THRESHOLD", "outlier_scores"]
 
 #: Robust standard deviations from the leave-one-out prediction beyond which a row is flagged. Of normal observations
 #: about one in two thousand lies farther out.
@@ -12,17 +13,19 @@ THRESHOLD = 3.5
 
 # A deviation below this share of the size of an observation is rounding, not an outlier.
 _ROUNDING = 1e-9
+# Where most rows are predicted exactly, any other lies infinitely far out; a number is easier to live with.
+_LARGEST = 1e6
 
 
-def flag_outliers(y: Tensor, mean: Tensor, std: Tensor, used: Tensor) -> Tensor:
-    """Rows that lie far from what all other rows predict there.
+def outlier_scores(y: Tensor, mean: Tensor, std: Tensor, used: Tensor) -> Tensor:
+    """How far each row lies from what all other rows predict there, in robust standard deviations.
 
-    With t_i = (y_i − μ_i) / s_i, the leave-one-out residual in its own standard deviations, row i is flagged where
+    With t_i = (y_i − μ_i) / s_i, the leave-one-out residual in the model's own standard deviations, the score is
 
-        |t_i| > 3.5 τ,        τ = median_j |t_j| / 0.6745.
+        t_i / τ,        τ = median_j |t_j| / 0.6745.
 
     τ is the robust standard deviation of the t: one where the model's noise is right, less where outliers have
-    inflated it, as they do in a fit by leave-one-out. So the flags do not depend on how far the outliers lie.
+    inflated it, as they do in a fit by leave-one-out. So the scores do not depend on how far the outliers lie.
 
     Args:
         y: ``n`` observations.
@@ -30,9 +33,11 @@ def flag_outliers(y: Tensor, mean: Tensor, std: Tensor, used: Tensor) -> Tensor:
         used: ``n`` flags of the rows that the median is taken over: those in the model.
 
     Returns:
-        ``n`` flags. Cost O(n).
+        ``n`` scores, of either sign, at most a million. Cost O(n).
     """
-    deviation = (y - mean).abs()
-    size = deviation / std
-    tau = size[used].quantile(0.5) / 0.6745
-    return (size > THRESHOLD * tau) & (deviation > _ROUNDING * (y.abs() + mean.abs()))
+    deviation = y - mean
+    t = deviation / std
+    tau = t[used].abs().quantile(0.5) / 0.6745
+    scores = (t / tau.clamp_min(torch.finfo(t.dtype).tiny)).clamp(-_LARGEST, _LARGEST)
+    rounding = deviation.abs() <= _ROUNDING * (y.abs() + mean.abs())
+    return torch.where(rounding, torch.zeros_like(scores), scores)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import gpytorch
 import numpy as np
@@ -14,12 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from rcgp.estimator.kernels import Noise, translate
-from rcgp.estimator.outliers import flag_outliers
+from rcgp.estimator.outliers import THRESHOLD, outlier_scores
 from rcgp.estimator.parameters import Recipe
 from rcgp.models import RCGP
 from rcgp.models.constraints import Between, above
 from rcgp.models.defaults import add_weak_priors, default_kernel, robust_spread
-from rcgp.training import FitReport, fit
+from rcgp.models.means import build_mean
+from rcgp.training import FitError, FitReport, fit
 
 __all__ = ["Output", "fit_output", "lengthscales"]
 
@@ -33,6 +35,7 @@ class Output:
     weights: Tensor
     loo_mean: Tensor
     loo_std: Tensor
+    outlier_scores: Tensor
     outliers: Tensor
 
 
@@ -57,16 +60,22 @@ def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, rand
     model = build_model(how, X_used[sample], y_used[sample], None if precision is None else precision[sample])
     report = None
     if how.objective is not None:
-        seed = int(random.randint(2**31 - 1))
-        report = fit(model, how.objective, how.restarts, how.max_iterations, seed, how.progress)
-        if report.iterations >= how.max_iterations:
+        try:
+            report = fit(
+                model, how.objective, how.restarts, how.max_iterations, int(random.randint(2**31 - 1)), how.progress
+            )
+        except FitError as error:  # which knows the rows of the model only
+            raise FitError(error.reason, row=int(used.nonzero()[sample[error.row]])) from error
+        if not report.converged:
             warnings.warn(
-                f"the fit stopped at its limit of {how.max_iterations} iterations; raise max_iter, or scale the data",
+                f"the fit did not converge in {report.iterations} iterations: {report.message}",
                 ConvergenceWarning,
                 stacklevel=5,
             )
     if len(sample) < len(y_used):
-        model = _with_all_rows(model, how, X_used, y_used, precision)
+        _take_all_rows(model, how, X_used, y_used, precision)
+        if report is not None:
+            report = replace(report, hyperparameters=model.listed_hyperparameters())
     return _diagnosed(model, report, X, y, used)
 
 
@@ -109,19 +118,15 @@ def _set_noise(model: RCGP, noise: Noise) -> None:
         model.raw_noise.fill_(np.log(noise.variance))
 
 
-def _with_all_rows(small: RCGP, how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:
-    """A model of all rows with the hyperparameters that a sample of them was fitted with.
+def _take_all_rows(model: RCGP, how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> None:
+    """Give a model that was fitted to a sample of the rows all of them.
 
-    What is not fitted by the objective but computed from the data (a named mean, the threshold's quantile) is computed
-    from all rows.
+    What the objective does not choose but the data decide (a named mean, the threshold's quantile) then follows all
+    rows.
     """
-    mean = small.mean if isinstance(how.mean, gpytorch.means.Mean) else how.mean
-    fitted_weight = copy.deepcopy(small.weight.state_dict())
-    model = RCGP(
-        X, y, kernel=small.kernel, mean=mean, weight=small.weight, noise=small.noise.item(), sample_weight=precision
-    )
-    model.weight.load_state_dict(fitted_weight)  # the constructor starts a trainable threshold anew
-    return model
+    model.train_X, model.train_y, model.sample_weight = X, y, precision
+    if not isinstance(how.mean, gpytorch.means.Mean):
+        model.mean = build_mean(how.mean, X, y).to(X)
 
 
 def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used: Tensor) -> Output:
@@ -138,8 +143,8 @@ def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used
             weight = model.weight.frozen(model.residual())
             weights[left_out] = weight(residual, X[left_out], model.noise).clamp_min(torch.finfo(y.dtype).tiny)
     std = variance.sqrt()
-    outliers = flag_outliers(y, mean, std, used)
-    return Output(model, report, weights, mean, std, outliers)
+    scores = outlier_scores(y, mean, std, used)
+    return Output(model, report, weights, mean, std, scores, scores.abs() > THRESHOLD)
 
 
 def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:
@@ -148,17 +153,31 @@ def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:
     Infinite for a feature that a kernel does not look at. A periodic kernel's is on the scale of scikit-learn's, the
     square root of GPyTorch's.
     """
-    rows = []
-    for part in kernel.modules():
-        if "raw_lengthscale" not in getattr(part, "_parameters", {}) or part.raw_lengthscale is None:
-            continue
-        value = part.lengthscale.detach().double().reshape(-1)
-        if isinstance(part, gpytorch.kernels.PeriodicKernel):
-            value = value.sqrt()
-        row = torch.full((d,), torch.inf, dtype=torch.float64)
-        dims = torch.arange(d) if part.active_dims is None else part.active_dims
-        row[dims] = value.expand(len(dims))
-        rows.append(row.numpy())
+    rows = list(_lengthscale_rows(kernel, torch.arange(d), d))
     if len(rows) == 1:
         return rows[0]
     return np.stack(rows) if rows else np.zeros((0, d))
+
+
+def _lengthscale_rows(
+    kernel: gpytorch.kernels.Kernel, dims: Tensor, d: int, chosen: bool = False
+) -> Iterator[np.ndarray]:
+    """A row of ``d`` for each part that has lengthscales.
+
+    Args:
+        kernel: the part.
+        dims: the features that reach it.
+        d: number of all features.
+        chosen: whether its ``active_dims`` have been applied already: a ScaleKernel takes over those of its base.
+    """
+    if kernel.active_dims is not None and not chosen:
+        dims = dims[kernel.active_dims]
+    if kernel._parameters.get("raw_lengthscale") is not None:
+        value = kernel.lengthscale.detach().double().reshape(-1)
+        row = torch.full((d,), torch.inf, dtype=torch.float64)
+        row[dims] = (value.sqrt() if isinstance(kernel, gpytorch.kernels.PeriodicKernel) else value).expand(len(dims))
+        yield row.numpy()
+    for child in kernel.children():
+        for part in child if isinstance(child, torch.nn.ModuleList) else [child]:
+            if isinstance(part, gpytorch.kernels.Kernel):
+                yield from _lengthscale_rows(part, dims, d, chosen=isinstance(kernel, gpytorch.kernels.ScaleKernel))

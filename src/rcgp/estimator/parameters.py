@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import gpytorch
+import numpy as np
 import sklearn.gaussian_process.kernels as sk
 
 from rcgp.training.objectives import OBJECTIVES, Objective
@@ -44,7 +45,7 @@ def recipe(estimator: Any) -> Recipe:
     objective = estimator.objective
     if not callable(objective):
         _one_of(objective, (*OBJECTIVES, None), "objective", "or a function")
-    if not isinstance(estimator.normalize, bool):
+    if not isinstance(estimator.normalize, bool | np.bool_):
         raise TypeError(f"normalize must be True or False, got {estimator.normalize!r}")
     kernel = estimator.kernel
     if kernel is not None and not isinstance(kernel, gpytorch.kernels.Kernel | sk.Kernel):
@@ -56,7 +57,7 @@ def recipe(estimator: Any) -> Recipe:
         make_weight=_weight_maker(estimator.weight, estimator.epsilon),
         objective=objective,
         restarts=_whole(estimator.n_restarts, "n_restarts", least=0),
-        normalize=estimator.normalize,
+        normalize=bool(estimator.normalize),
         priors=estimator.priors,
         max_iterations=_whole(estimator.max_iter, "max_iter", least=1),
         fit_rows=None if estimator.fit_rows is None else _whole(estimator.fit_rows, "fit_rows", least=2),

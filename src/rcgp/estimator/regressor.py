@@ -40,8 +40,8 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         Prior covariance of the function. ``None`` is a squared exponential with one lengthscale for each feature and an
         output scale. Kernels of scikit-learn are translated where GPyTorch has the same (RBF, Matern,
         RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel, WhiteKernel, sums and products), with their
-        bounds; a WhiteKernel says where the noise variance starts, which is fitted in any case. The kernel given is
-        copied, not changed.
+        bounds; a WhiteKernel says where the noise variance starts and whether it is fixed. Without one it is fitted all
+        the same. The kernel given is copied, not changed.
 
     mean : str, callable or GPyTorch mean, default="constant"
         Prior mean, on which the weights are centred. ``"constant"`` is the median of y, or its sample mean (the
@@ -70,8 +70,8 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     normalize : bool, default=True
         Take units from the data, by rules that outliers cannot wreck: y has the median absolute deviation from its
         centre as unit, each column of X the width of its middle 90 %. The default kernel, its priors and the noise
-        start there; the variance of a kernel of yours is multiplied by the squared unit of y. With ``False`` kernels
-        mean what they say, for data that have been standardised. Results are in the units of X and y either way.
+        start there; the variance of a kernel of yours, and of its WhiteKernel, is multiplied by the squared unit of y.
+        With ``False`` kernels mean what they say. Results are in the units of X and y either way.
 
     priors : {"weak"} or None, default="weak"
         Weak priors for the default kernel: dimension-scaled log-normal lengthscales, log-normal output scale and noise
@@ -95,10 +95,12 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     Attributes
     ----------
     weights_ : ndarray of shape (n,) or (n, n_outputs)
-        Trust in each row, in (0, 1]: near zero for an outlier.
+        Weight of each row, in (0, 1]: small for rows far from the centre, whatever their neighbours say.
+    outlier_scores_ : ndarray, same shape
+        How far each row lies from what all other rows predict there, in robust standard deviations: t/τ with
+        ``t = (y − loo_mean_) / loo_std_`` and ``τ = median|t| / 0.6745``.
     outliers_ : ndarray of bool, same shape
-        Rows farther than 3.5 robust standard deviations from what all other rows predict there: with
-        ``t = (y − loo_mean_) / loo_std_``, those where ``|t| > 3.5 · median|t| / 0.6745``.
+        Rows whose score is beyond ±3.5. Of normal observations about one in two thousand is.
     loo_mean_, loo_std_ : ndarray, same shape
         Leave-one-out prediction of each row from all others, noise included.
     noise_variance_ : float, or ndarray of shape (n_outputs,)
@@ -123,7 +125,8 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     each mean and O(n²) for each standard deviation. Several outputs are fitted one by one, each with hyperparameters of
     its own.
 
-    Unlike scikit-learn's, this regressor always fits a noise variance, and does not predict before it is fitted.
+    Unlike scikit-learn's, this regressor always has a noise variance, predicts the function without it unless asked to
+    ``include_noise`` (scikit-learn counts a WhiteKernel in), and does not predict before it is fitted.
 
     Examples
     --------
@@ -179,8 +182,8 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         y : array-like of shape (n,) or (n, n_outputs)
             Observations.
         sample_weight : array-like of shape (n,), default=None
-            Factors on the precision of each row: row i has the noise variance σ²/sample_weight[i]. A row of weight 3
-            counts in the posterior like three rows, one of weight 0 not at all.
+            Factors on the precision of each row: row i has the noise variance σ²/sample_weight[i], as the mean of that
+            many measurements has. Only their ratios matter to the fit. A row of weight 0 does not count at all.
 
         Returns
         -------
@@ -196,9 +199,9 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> RCGPRegressor:
         how = recipe(self)
         if np.asarray(y).dtype.kind == "f":  # before scikit-learn's check, which does not name the row
-            self._finite(np.asarray(y), "y")
+            self._finite(np.asarray(y, dtype=np.float64), "y")
         X_, y_ = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_all_finite=False)
-        inputs, targets = self._finite(X_, "X"), torch.from_numpy(np.array(y_, dtype=np.float64))
+        inputs, targets = self._finite(X_, "X"), self._finite(np.asarray(y_, dtype=np.float64), "y")
         precision = None
         if sample_weight is not None:
             precision = torch.from_numpy(
@@ -213,7 +216,7 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         """What was fitted, as attributes; one output without the last dimension."""
         self.n_outputs_ = len(outputs)
         self.models_ = [output.model for output in outputs]
-        for name in ("weights", "outliers", "loo_mean", "loo_std"):
+        for name in ("weights", "outlier_scores", "outliers", "loo_mean", "loo_std"):
             setattr(self, f"{name}_", self._columns([getattr(output, name) for output in outputs]))
         self.noise_variance_ = self._one([model.noise.item() for model in self.models_])
         self.kernel_ = self._one([model.kernel for model in self.models_])

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from rcgp.estimator.kernels import known_kernels
 from rcgp.estimator.output import Output
+from rcgp.estimator.parameters import recipe
 from rcgp.estimator.regressor import RCGPRegressor
 from rcgp.models import RCGP
 from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_archive
@@ -31,7 +32,7 @@ __all__ = ["load", "load_with_table", "save"]
 
 _KIND = "RCGPRegressor"
 _PARTS = {"kernel": gpytorch.kernels.Kernel, "mean": gpytorch.means.Mean, "weight": WeightFunction}
-_PER_ROW = ("weights", "outliers", "loo_mean", "loo_std")
+_PER_ROW = ("weights", "outlier_scores", "outliers", "loo_mean", "loo_std")
 
 
 def save(estimator: RCGPRegressor, path: str | os.PathLike[str], table: dict[str, Any] | None = None) -> None:
@@ -50,6 +51,11 @@ def save(estimator: RCGPRegressor, path: str | os.PathLike[str], table: dict[str
     """
     if not hasattr(estimator, "models_"):
         raise SavedModelError("the model is not fitted yet: call fit before save")
+    write_archive(path, *_contents(estimator, table))
+
+
+def _contents(estimator: RCGPRegressor, table: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What is written: a description and tensors."""
     tensors: dict[str, Tensor] = {}
     parameters = {name: _describe_value(value, name, tensors) for name, value in estimator.get_params(False).items()}
     names = getattr(estimator, "feature_names_in_", None)
@@ -61,7 +67,7 @@ def save(estimator: RCGPRegressor, path: str | os.PathLike[str], table: dict[str
         "outputs": [_describe_output(estimator, i, tensors) for i in range(estimator.n_outputs_)],
         "table": table,
     }
-    write_archive(path, description, tensors)
+    return description, tensors
 
 
 def load(path: str | os.PathLike[str]) -> RCGPRegressor:
@@ -87,11 +93,36 @@ def load_with_table(path: str | os.PathLike[str]) -> tuple[RCGPRegressor, Any]:
     if description.get("kind") != _KIND:
         raise SavedModelError(f"{os.fspath(path)!r} holds a {description.get('kind')!r}, not a {_KIND}")
     try:
-        return _rebuild_estimator(description, tensors), description.get("table")
+        estimator = _rebuild_estimator(description, tensors)
+        _check_estimator(estimator, tensors)
+        return estimator, description.get("table")
     except SavedModelError as error:
         raise SavedModelError(f"{os.fspath(path)!r}: {error}") from error
     except Exception as error:  # a file with a good checksum may still hold nonsense
         raise SavedModelError(f"{os.fspath(path)!r} makes no sense: {error or type(error).__name__}") from error
+
+
+def _check_estimator(estimator: RCGPRegressor, tensors: dict[str, Tensor]) -> None:
+    """Refuse what no estimator that was fitted can be."""
+    recipe(estimator)
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is not None and (
+        len(names) != estimator.n_features_in_ or not all(isinstance(name, str) for name in names)
+    ):
+        raise SavedModelError("its names are not those of its features")
+    rows = len(np.atleast_1d(estimator.weights_))
+    for model in estimator.models_:
+        if model.train_X.shape[1] != estimator.n_features_in_ or len(model.train_y) > rows:
+            raise SavedModelError("its data do not fit together")
+        if not all(bool(value.isfinite().all()) for value in (model.noise, *model.parameters())):
+            raise SavedModelError("a hyperparameter is not a finite number")
+    for name in _PER_ROW:
+        column = getattr(estimator, f"{name}_")
+        kind = "b" if name == "outliers" else "f"
+        if column.shape[0] != rows or column.dtype.kind != kind:
+            raise SavedModelError(f"its {name} are not what a fit gives")
+    if _contents(estimator, None)[1].keys() != tensors.keys():
+        raise SavedModelError("it holds tensors that nothing in it uses")
 
 
 def _describe_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

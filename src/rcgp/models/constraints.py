@@ -40,6 +40,11 @@ class Between(gpytorch.constraints.Interval):  # type: ignore[misc]
     def inverse_transform(self, transformed_tensor: Tensor) -> Tensor:
         return transformed_tensor.log()
 
+    def __repr__(self) -> str:
+        # GPyTorch's own fails for bounds of shape 1 x 1.
+        low, high = (bound.reshape(-1).tolist() for bound in (self.lower_bound, self.upper_bound))
+        return f"Between({', '.join(f'{value:.3g}' for value in (*low[:1], *high[:1]))})"
+
     def raw_bound(self, side: str) -> Tensor:
         """The ``"lower"`` or ``"upper"`` bound of the raw parameter."""
         bound: Tensor = getattr(self, f"{side}_bound")

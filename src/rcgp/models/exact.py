@@ -13,7 +13,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.core.exact import condition
+from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models.constraints import above
@@ -79,8 +79,8 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         noise: starting value of the noise variance σ². Default: a tenth of the squared robust spread of y − m.
             To hold it fixed in a fit: ``model.raw_noise.requires_grad_(False)``. It stays above 1e-12 times that
             squared spread, or that start if smaller, so that data without noise do not drive it to zero.
-        sample_weight: ``n`` positive factors p on the precision of each row: row i has noise variance σ²/p_i. A row
-            that is the mean of three measurements has p = 3; in the posterior it counts like three such rows.
+        sample_weight: ``n`` positive factors p on the precision of each row: row i has the noise variance σ²/p_i, as
+            the mean of p_i measurements has. Multiplying all by a number multiplies σ² by it and changes nothing else.
 
     Raises:
         ValueError: for NaN, infinite, empty or mismatched data, naming the argument and the first bad row.
@@ -129,8 +129,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         self.kernel = default_kernel(robust_scales(X), spread) if kernel is None else kernel
         self.weight = InverseMultiquadric() if weight is None else weight
         self.register_parameter("raw_noise", torch.nn.Parameter(y.new_zeros(())))
-        start = 0.1 * spread**2 if noise is None else float(noise)
-        self.register_constraint("raw_noise", above(NOISE_FLOOR * min(spread**2, start)))
+        # In the units of σ²: the noise of a row of sample weight one.
+        unit = spread**2 if precision is None else spread**2 * float(precision.quantile(0.5))
+        start = 0.1 * unit if noise is None else float(noise)
+        self.register_constraint("raw_noise", above(NOISE_FLOOR * min(unit, start)))
         self.to(X)
         self.noise = start
         self.weight.initialise(residual)
@@ -248,6 +250,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
                     values[f"{name}.c"] = module.threshold(residual).squeeze(-1)
         return values
 
+    def listed_hyperparameters(self) -> dict[str, list[float]]:
+        """The same as lists of numbers."""
+        return {name: value.reshape(-1).tolist() for name, value in self.hyperparameters().items()}
+
     def _posterior_process(self) -> PosteriorProcess:
         """The posterior at the current hyperparameters, recomputed only if something that it depends on has changed."""
         modules = [*self.mean.modules(), *self.kernel.modules()]
@@ -255,18 +261,26 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         modules += [value for module in modules for value in sorted(_plain_attributes(module))]
         # Outside inference mode: tensors made in it could not take part in later gradients.
         with torch.inference_mode(False), torch.no_grad():
-            pseudo = self.training_terms().pseudo
             prior = (*self.mean.parameters(), *self.mean.buffers(), *self.kernel.parameters(), *self.kernel.buffers())
             # Values are compared, not version counters: GPyTorch's setters write through .data, unseen by those.
-            tensors = [pseudo.target, pseudo.root_precision, self.train_X, *prior]
+            tensors = [*self._conditioned_on(), self.train_X, *prior]
             if self._process is not None and _same(self._process[0], modules, self._process[1], tensors):
                 return self._process[2]
             model = self.in_float64()
-            exact = condition(model.kernel_matrix(), model.training_terms().pseudo)
+            exact = model._condition()
             mean, kernel = (copy.deepcopy(module).requires_grad_(False) for module in (model.mean, model.kernel))
             process = PosteriorProcess(mean, kernel, model.train_X.clone(), exact)
             self._process = modules, [tensor.clone() for tensor in tensors], process
         return process
+
+    def _conditioned_on(self) -> list[Tensor]:
+        """What the posterior depends on beside the inputs and the prior: when it changes, so does the posterior."""
+        pseudo = self.training_terms().pseudo
+        return [pseudo.target, pseudo.root_precision]
+
+    def _condition(self) -> ExactPosterior:
+        """The prior conditioned on the training data. Cost n³/3."""
+        return condition(self.kernel_matrix(), self.training_terms().pseudo)
 
     def __getstate__(self) -> dict[str, Any]:
         # What can be recomputed is neither pickled nor copied.

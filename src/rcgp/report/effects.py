@@ -87,7 +87,13 @@ def partial_dependences(
 
 
 def _grid(values: Numbers) -> Numbers:
-    """Increasing values over the middle 98 % of a column, or over all of it if that is a single value."""
+    """Increasing values over the middle 98 % of a column, or over all of it if that is a single value.
+
+    Of a column with two values, such as an indicator, these two: between them there is nothing.
+    """
+    distinct = np.unique(values)
+    if len(distinct) <= 2:
+        return distinct
     low, high = np.quantile(values, [0.01, 0.99])
     if low == high:
         low, high = values.min(), values.max()

@@ -134,18 +134,18 @@ def _summary(
     scores = scores_of(rows, rows.flagged, float(robust.noise_variance_))
     words = (
         f"A robust Gaussian process predicts <strong>{for_html(target)}</strong> from {counted(features, 'feature')}. "
-        f"Predicting each row from all others, it is off by {number(scores.mean_error)} on average"
+        f"Predicting each row from all others, it is typically off by {number(scores.median_error)}"
     )
     error_note = coverage_note = ""
     if plain is not None and other is not None:
         ordinary = scores_of(other, rows.flagged, float(plain.noise_variance_))
-        words += f"; an ordinary one, which trusts all rows alike, by {number(ordinary.mean_error)}"
-        error_note = f"ordinary GP {number(ordinary.mean_error)}"
+        words += f"; an ordinary one, which trusts all rows alike, by {number(ordinary.median_error)}"
+        error_note = f"ordinary GP {number(ordinary.median_error)}"
         coverage_note = f"ordinary GP {percent(ordinary.coverage)}"
     cards = [
         ("rows", f"{n:,}", counted(features, "feature")),
         ("suspicious rows", f"{flagged:,}", percent(flagged / n)),
-        ("mean absolute error", number(scores.mean_error), error_note),
+        ("median absolute error", number(scores.median_error), error_note),
         ("coverage of 95 % intervals", percent(scores.coverage), coverage_note),
     ]
     items = "".join(f"<div><dt>{a}</dt><dd>{b}</dd><dd class=note>{c}</dd></div>" for a, b, c in cards)

@@ -94,7 +94,8 @@ def _effects_section(effects: tuple[Effect, ...], X: pd.DataFrame, compared: boo
         for i, effect in enumerate(effects)
     )
     varying = int((X.nunique() > 1).sum())
-    left_out = f" The {counted(varying - len(effects), 'feature')} with weaker effects are not drawn."
+    weaker = varying - len(effects)
+    left_out = f" {counted(weaker, 'feature')} with weaker effects {'is' if weaker == 1 else 'are'} not drawn."
     constant = f" {counted(X.shape[1] - varying, 'feature')} with a single value cannot be shown."
     dashed = ", dashed for an ordinary GP" if compared else ""
     words = (

@@ -46,6 +46,7 @@ class Regressor(Protocol):
     Attributes:
         n_features_in_: number ``d`` of features.
         weights_: ``n`` weights, 1 for full trust.
+        outlier_scores_: ``n`` residuals from what all other rows predict, in robust standard deviations.
         outliers_: ``n`` flags.
         loo_mean_: ``n`` predictions of each observation from all others.
         loo_std_: ``n`` standard deviations of those, noise included.
@@ -56,6 +57,7 @@ class Regressor(Protocol):
 
     n_features_in_: Any
     weights_: Any
+    outlier_scores_: Any
     outliers_: Any
     loo_mean_: Any
     loo_std_: Any
@@ -79,6 +81,7 @@ class Rows:
         std: standard deviation of that prediction, noise included.
         weight: 1 for full trust.
         flagged: whether the model takes the row for an outlier.
+        score: the residual in robust standard deviations, on which the flag goes.
     """
 
     label: tuple[object, ...]
@@ -87,6 +90,7 @@ class Rows:
     std: Numbers
     weight: Numbers
     flagged: Flags
+    score: Numbers
 
     @property
     def residual(self) -> Numbers:
@@ -94,15 +98,9 @@ class Rows:
         return self.observed - self.expected
 
     @property
-    def standardised(self) -> Numbers:
-        """Residual in standard deviations, NaN where the model claims to know exactly."""
-        std = np.where(self.std > 0, self.std, np.nan)
-        return self.residual / std
-
-    @property
     def surprise(self) -> Numbers:
-        """Size of the residual in standard deviations, by which rows are more or less suspicious."""
-        return np.nan_to_num(np.abs(self.standardised), nan=0.0)
+        """Size of the score, by which rows are more or less suspicious."""
+        return np.abs(self.score)
 
 
 @dataclass(frozen=True)
@@ -132,15 +130,14 @@ def rows_of(model: Regressor, y: Numbers, label: tuple[object, ...]) -> Rows:
     Raises:
         ValueError: if the model was fitted to another number of rows.
     """
-    columns = [np.asarray(column, dtype=np.float64) for column in (model.loo_mean_, model.loo_std_, model.weights_)]
-    expected, std, weight = columns
-    flagged = np.asarray(model.outliers_, dtype=np.bool_)
-    for name, column in (("loo_mean_", expected), ("loo_std_", std), ("weights_", weight), ("outliers_", flagged)):
+    names = ("loo_mean_", "loo_std_", "weights_", "outliers_", "outlier_scores_")
+    columns = [np.asarray(getattr(model, name)) for name in names]
+    for name, column in zip(names, columns, strict=True):
         if column.shape != y.shape:
             raise ValueError(
                 f"{name} of the model has shape {column.shape} but y has {y.shape}: give the rows that it was fitted to"
             )
-    return Rows(label, y, expected, std, weight, flagged)
+    return Rows(label, y, *columns)
 
 
 def scores_of(rows: Rows, flagged: Flags, noise_variance: float) -> Scores:

@@ -9,6 +9,6 @@ modules      a tree of such modules as JSON and tensors, and back
 
 from rcgp.saving.archive import SavedModelError, read_archive, write_archive
 from rcgp.saving.modules import describe, rebuild
-from rcgp.saving.whole import write_whole
+from rcgp.saving.whole import check_writable, write_whole
 
-__all__ = ["SavedModelError", "describe", "read_archive", "rebuild", "write_archive", "write_whole"]
+__all__ = ["SavedModelError", "check_writable", "describe", "read_archive", "rebuild", "write_archive", "write_whole"]

@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 
-__all__ = ["write_whole"]
+__all__ = ["check_writable", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
@@ -48,6 +48,23 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise the OSError with which :func:`write_whole` would fail, before the work whose result it should write.
+
+    Not every failure can be foreseen: a disk may fill up meanwhile.
+    """
+    target = os.path.realpath(path)
+    try:
+        _mode_to_keep(target)
+        folder = os.path.dirname(target)
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, f"there is no folder {folder!r} to write it in")
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, f"the folder {folder!r} cannot be written to")
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def _mode_to_keep(target: str) -> int | None:

@@ -24,9 +24,13 @@ __all__ = ["Cells", "Kind"]
 Kind: TypeAlias = Literal["number", "date", "category"]
 
 #: Texts, in lower case, that say that there is no value.
-_MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "-", "?")
+_MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null")
+#: The same where the other cells are numbers or dates; among categories they may be one.
+_MISSING_AMONG_NUMBERS = ("none", "-", "?")
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INFINITE = r"^[+-]?(?i:inf|infinity|∞)$"
+#: $10.50, 12 € or 15%.
+_WITH_UNIT = r"^[+-]?([$€£¥]\s*[0-9.,]*[0-9][0-9.,]*|[0-9.,]*[0-9][0-9.,]*\s*[$€£¥%])$"
 #: 1,5 or 1,234.5 or 1.234,5: a number to the eye, but not certainly which.
 _WITH_COMMA = r"^[+-]?([0-9]*(,[0-9]+)+(\.[0-9]*)?|[0-9]{1,3}(\.[0-9]{3})+,[0-9]*)$"
 
@@ -58,7 +62,7 @@ class Cells:
             what = "values of mixed types" if kind == np.dtype(object) else f"values of type {shown(str(kind))}"
             raise TableError(
                 f"column {shown(name)} holds {what}, which are neither numbers, dates nor text: leave it out with "
-                "--features"
+                "--exclude"
             ) from None
 
     def missing(self) -> NDArray[np.bool_]:
@@ -79,7 +83,7 @@ class Cells:
         """
         if not self._is_text():
             return "date" if pa.types.is_temporal(self.values.type) else "number"
-        if self._look_like_numbers().mean() >= 0.5:
+        if _look_like_numbers(self.values).mean() >= 0.5:
             return "number"
         return "date" if looks_like_a_date(self.values).mean() >= 0.5 else "category"
 
@@ -130,15 +134,14 @@ class Cells:
         mask: NDArray[np.bool_] = pc.match_substring_regex(self.values, pattern).to_numpy(zero_copy_only=False)
         return mask
 
-    def _look_like_numbers(self) -> NDArray[np.bool_]:
-        return self._matches(_NUMBER) | self._matches(_INFINITE) | self._matches(_WITH_COMMA)
-
     def _refuse_number(self, bad: NDArray[np.bool_]) -> NoReturn:
         cell = str(self.values[int(bad.argmax())].as_py())
         text = pa.scalar(cell)
         advice = "correct it, or leave the cell empty and use --missing drop"
         if bool(pc.match_substring_regex(text, _WITH_COMMA).as_py()):
             advice = "write a decimal point and no thousands separators"
+        elif bool(pc.match_substring_regex(text, r"[$€£¥%]").as_py()):
+            advice = "write the number without its unit"
         infinite = f"{_NUMBER}|{_INFINITE}"  # what is a number in form is refused only for being beyond all floats
         self._refuse(
             bad, "a finite number" if bool(pc.match_substring_regex(text, infinite).as_py()) else "a number", advice
@@ -174,4 +177,18 @@ def _cleaned(values: pa.Array) -> pa.Array:
     if not any(is_kind(kind) for is_kind in (*texts, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)):
         raise TypeError(str(kind))
     text = pc.utf8_trim_whitespace(values.cast(pa.string()))
-    return pc.if_else(pc.is_in(pc.utf8_lower(text), pa.array(_MISSING)), pa.scalar(None, pa.string()), text)
+    nothing = pa.scalar(None, pa.string())
+    text = pc.if_else(pc.is_in(pc.utf8_lower(text), pa.array(_MISSING)), nothing, text)
+    doubtful = pc.is_in(pc.utf8_lower(text), pa.array(_MISSING_AMONG_NUMBERS))
+    if pc.any(doubtful).as_py():
+        others = text.filter(pc.and_(pc.invert(doubtful), pc.is_valid(text)))
+        if len(others) and max(_look_like_numbers(others).mean(), looks_like_a_date(others).mean()) >= 0.5:
+            text = pc.if_else(doubtful, nothing, text)
+    return text
+
+
+def _look_like_numbers(text: pa.Array) -> NDArray[np.bool_]:
+    """Which texts are numbers, well written or not."""
+    patterns = (_NUMBER, _INFINITE, _WITH_COMMA, _WITH_UNIT)
+    mask: NDArray[np.bool_] = pc.match_substring_regex(text, "|".join(patterns)).to_numpy(zero_copy_only=False)
+    return mask

@@ -50,7 +50,11 @@ class Encoded:
 
 
 def learn_encoding(
-    table: pd.DataFrame, target: str, features: Sequence[str] | None = None, missing: Missing = "error"
+    table: pd.DataFrame,
+    target: str,
+    features: Sequence[str] | None = None,
+    missing: Missing = "error",
+    exclude: Sequence[str] = (),
 ) -> tuple[Encoding, list[str]]:
     """Decide how a training table becomes numbers.
 
@@ -63,8 +67,9 @@ def learn_encoding(
         table: the training table, as :func:`rcgp.table.read_table` gives it; its index holds the row numbers that
             messages name.
         target: the column to predict.
-        features: the columns to predict it from. ``None``: all others.
+        features: the columns to predict it from. ``None``: all others, but for empty ones and identifiers.
         missing: what to do with rows that lack a value: refuse them or leave them out.
+        exclude: columns to leave out.
 
     Returns:
         The encoding, and notices for the user about every column that is not simply numbers. Cost O(cells).
@@ -74,22 +79,53 @@ def learn_encoding(
             values, fewer than two usable rows, and a target that is constant.
     """
     _check_columns(table)
+    excluded = set(exclude)
+    for name in excluded - set(table.columns):
+        raise TableError(_no_such_column(name, list(table.columns)))
     names = [name for name in table.columns if name != target] if features is None else list(features)
+    names = [name for name in names if name not in excluded]
     _check_features(names, target)
+    notices = []
+    if features is None:
+        # Not asked for by name: a column that cannot be used is no reason to refuse the table.
+        unusable = _unusable(table, names)
+        notices += [f"column {shown(name)}: left out, as it {why}" for name, why in unusable.items()]
+        names = [name for name in names if name not in unusable]
+        if not names:
+            raise TableError(f"there is no column to predict {shown(target)} from: {'; '.join(notices)}")
     cells, _ = _complete(_cells(table, [target, *names]), missing)
     if len(cells[target].rows) < 2:
         raise TableError("the table has only one usable row: at least two are needed")
     _check_target(cells.pop(target))
-    columns, notices = [], []
+    columns = []
     for name in names:
         column, notice = _learn_column(cells[name])
         columns.append(column)
         notices.extend(notice)
         if features is None and name.startswith("Unnamed: "):
             notices.append(
-                f"column {shown(name)}: has no name in the file; if it counts rows, leave it out with --features"
+                f"column {shown(name)}: has no name in the file; if it counts rows, leave it out with --exclude"
             )
     return Encoding(target, tuple(columns)), notices
+
+
+def _unusable(table: pd.DataFrame, names: list[str]) -> dict[str, str]:
+    """Columns that hold nothing, or a different text in nearly every row, and why each cannot be used."""
+    reasons = {}
+    for name, cells in _cells(table, names).items():
+        present = cells.where(~cells.missing())
+        if not len(present.rows):
+            reasons[name] = "has no values at all"
+        elif present.kind() == "category" and (count := _too_many_levels(present)):
+            reasons[name] = f"holds {count} different texts in {len(present.rows)} rows, too many for categories"
+    return reasons
+
+
+def _too_many_levels(cells: Cells) -> int:
+    """The number of different texts in a column where there are too many for categories, else 0."""
+    levels, rows = len(pc.unique(cells.texts())), len(cells.rows)
+    identifier = rows >= _IDENTIFIER_ROWS and levels > _IDENTIFIER_SHARE * rows
+    return levels if levels > MOST_LEVELS or identifier else 0
 
 
 def encode(table: pd.DataFrame, encoding: Encoding, missing: Missing = "error", with_target: bool = True) -> Encoded:
@@ -144,11 +180,10 @@ def _learn_column(cells: Cells) -> tuple[Column, list[str]]:
 def _learn_levels(cells: Cells) -> tuple[str, ...]:
     """The sorted levels of a category; TableError if there are so many that it is none."""
     levels = sorted(pc.unique(cells.texts()).to_pylist())
-    rows = len(cells.rows)
-    if len(levels) > MOST_LEVELS or (rows >= _IDENTIFIER_ROWS and len(levels) > _IDENTIFIER_SHARE * rows):
+    if _too_many_levels(cells):
         raise TableError(
-            f"column {shown(cells.name)} holds {len(levels)} different texts in {rows} rows, such as "
-            f"{listed(levels[:2])}, too many for categories: leave it out with --features"
+            f"column {shown(cells.name)} holds {len(levels)} different texts in {len(cells.rows)} rows, such as "
+            f"{listed(levels[:2])}, too many for categories: leave it out"
         )
     return tuple(levels)
 
@@ -178,7 +213,7 @@ def _complete(cells: dict[str, Cells], missing: Missing) -> tuple[dict[str, Cell
     gaps = {name: column.missing() for name, column in cells.items()}
     for name, gap in gaps.items():
         if gap.all():
-            raise TableError(f"column {shown(name)} has no values at all: fill it in, or leave it out with --features")
+            raise TableError(f"column {shown(name)} has no values at all: fill it in, or leave it out with --exclude")
     incomplete = np.logical_or.reduce(list(gaps.values()))
     dropped = int(np.count_nonzero(incomplete))
     if not dropped:
@@ -191,7 +226,7 @@ def _complete(cells: dict[str, Cells], missing: Missing) -> tuple[dict[str, Cell
             "--missing drop to leave such rows out"
         )
     if dropped == len(incomplete):
-        raise TableError("every row lacks a value: leave out the columns that are mostly empty with --features")
+        raise TableError("every row lacks a value: leave out the columns that are mostly empty with --exclude")
     return {name: column.where(~incomplete) for name, column in cells.items()}, dropped
 
 
@@ -229,9 +264,7 @@ def _check_columns(table: pd.DataFrame) -> None:
 def _check_features(names: list[str], target: str) -> None:
     """Refuse features that are none, or named twice, or the target."""
     if target in names:
-        raise TableError(
-            f"the target {shown(target)} cannot be one of the features as well: leave it out of --features"
-        )
+        raise TableError(f"the target {shown(target)} cannot be one of the features as well: name other features")
     if not names:
         raise TableError(f"there is no column to predict {shown(target)} from: the table needs at least one more")
     repeated = [name for name, count in Counter(names).items() if count > 1]

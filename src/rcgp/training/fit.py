@@ -22,7 +22,22 @@ __all__ = ["FitError", "FitReport", "fit"]
 
 
 class FitError(RuntimeError):
-    """No start of a fit led anywhere; the model is as it was before."""
+    """No start of a fit led anywhere; the model is as it was before.
+
+    Attributes:
+        reason: what went wrong.
+        row: row of the training data that lies farthest from the prior mean: the first place to look.
+    """
+
+    def __init__(self, reason: str, row: int) -> None:
+        super().__init__(reason, row)
+        self.reason, self.row = reason, row
+
+    def __str__(self) -> str:
+        return (
+            f"{self.reason}. Look at row {self.row}, which lies farthest from the prior mean; other starting values of "
+            "kernel and noise may help, or another prior mean"
+        )
 
 
 @dataclass(frozen=True)
@@ -127,9 +142,11 @@ def fit(
         else:
             search.write(best.x)
     if best.value == -math.inf:
+        size = model.residual().detach().abs()
         raise FitError(
-            f"the objective {name!r} could not be computed at any of {len(outcomes)} starts: {best.message}. "
-            "Other starting values (the kernel's, or RCGP(noise=...)) may help, or another prior mean."
+            f"the objective {name!r} could not be computed at any of {len(outcomes)} starts: {best.message} (an "
+            f"observation is {float(size.max()):.3g} away from the prior mean)",
+            row=int(size.argmax()),
         )
     return FitReport(
         objective=name,
@@ -141,7 +158,7 @@ def fit(
         converged=best.converged,
         message=best.message,
         starts=tuple(outcome.value for outcome in outcomes),
-        hyperparameters={key: value.reshape(-1).tolist() for key, value in model.hyperparameters().items()},
+        hyperparameters=model.listed_hyperparameters(),
     )
 
 

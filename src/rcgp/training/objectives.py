@@ -51,9 +51,7 @@ def pseudo_marginal(model: RCGP) -> Tensor:
     """
     terms = model.training_terms()
     K = model.kernel_matrix()
-    # Sample weights multiply the loss of each row, which is quadratic in its weight.
-    weight = terms.weight if model.sample_weight is None else terms.weight * model.sample_weight.sqrt()
-    value = evidence.log_pseudo_marginal(K, terms.pseudo, weight, terms.slope, terms.noise)
+    value = evidence.log_pseudo_marginal(K, terms.pseudo, terms.weight, terms.slope, terms.noise, model.sample_weight)
     return value + log_prior(model)
 
 

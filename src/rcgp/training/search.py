@@ -33,6 +33,9 @@ _NUMERICAL_ERRORS = (
     torch.linalg.LinAlgError,  # type: ignore[attr-defined]
 )
 
+# Gradient for each observation, in natural scales, below which a point is as good as the best.
+_FLAT = 1e-4
+
 # Random vectors with which the sensitivity of the prior mean to its parameters is estimated.
 _PROBES = 16
 
@@ -128,20 +131,20 @@ class Search:
     def run(self, start: Vector, max_iterations: int) -> Outcome:
         """L-BFGS-B from one start, on the negative objective for each observation."""
         at_start = self.evaluate(start)
-        best = Outcome(at_start[0], start)
+        best, slope = Outcome(at_start[0], start), float(np.abs(at_start[1]).max(initial=0.0)) / self.size
         if best.value == -math.inf:
-            return Outcome(-math.inf, start, message=self.reason + self._largest_residual())
+            return Outcome(-math.inf, start, message=self.reason)
         if not start.size:
             return Outcome(best.value, start, converged=True, message="no hyperparameter to fit")
 
         def loss(x: Vector) -> tuple[float, Vector]:
-            nonlocal best
+            nonlocal best, slope
             # L-BFGS-B begins by asking for what is known already.
             value, gradient = at_start if np.array_equal(x, start) else self.evaluate(x)
             if value == -math.inf:
                 return self._wall(x, best)
             if value > best.value:
-                best = Outcome(value, x.copy())
+                best, slope = Outcome(value, x.copy()), float(np.abs(gradient).max()) / self.size
             return -value / self.size, -gradient / self.size
 
         result = scipy.optimize.minimize(
@@ -152,16 +155,11 @@ class Search:
             bounds=scipy.optimize.Bounds(self.lower / self.scale, self.upper / self.scale),
             options={"maxiter": max_iterations, "maxfun": 20 * max_iterations},
         )
-        message = str(result.message).strip(": ")
+        message, converged = str(result.message).strip(": "), bool(result.success)
         if message == "ABNORMAL":  # SciPy says no more than that
-            message = "no better point found along the last direction, often for rounding errors"
-        return Outcome(best.value, best.x, int(result.nit), bool(result.success), message)
-
-    def _largest_residual(self) -> str:
-        """Where to look if a value is not finite: squares of residuals overflow first."""
-        size = self.model.residual().detach().abs()
-        row = int(size.argmax())
-        return f" (the observation farthest from the prior mean is {float(size[row]):.3g} away, in row {row})"
+            converged = slope < _FLAT
+            message = "no better point found along the last direction" + (", for rounding errors" if converged else "")
+        return Outcome(best.value, best.x, int(result.nit), converged, message)
 
     def _wall(self, x: Vector, best: Outcome) -> tuple[float, Vector]:
         """A loss that rises steeply from the best point to x, so that the line search interpolates back towards it.
