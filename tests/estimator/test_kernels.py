@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import sklearn
@@ -145,3 +148,13 @@ def test_the_unit_of_y_scales_kernel_and_noise():
     one, other = (RCGPRegressor(kernel=kernel).fit(X, unit * y) for unit in (1.0, 1e6))
     np.testing.assert_allclose(other.predict(X), 1e6 * one.predict(X), rtol=1e-8)
     assert other.noise_variance_ == pytest.approx(1e12 * one.noise_variance_)
+
+
+@pytest.mark.parametrize("name", TRANSLATABLE)
+def test_a_translated_kernel_can_be_shown_copied_and_pickled(name):
+    d = 1 if name in ONE_FEATURE else 2
+    kernel, _ = translate(TRANSLATABLE[name], d)
+    assert "Kernel" in repr(kernel)
+    X = torch.tensor(np.random.default_rng(0).normal(size=(5, d)))
+    for twin in (copy.deepcopy(kernel), pickle.loads(pickle.dumps(kernel))):
+        torch.testing.assert_close(dense_kernel(twin, X, X), dense_kernel(kernel, X, X), rtol=0.0, atol=0.0)
