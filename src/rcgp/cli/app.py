@@ -247,6 +247,55 @@ def report(
     _messages().print(f"report written to {output} ({size:.1f} MB): open it in a browser", markup=False, soft_wrap=True)
 
 
+class Protocol(StrEnum):
+    """How the experiments are set up."""
+
+    paper = "paper"
+    published = "published"
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A table or figure, 'all', or 'report' for one page of it all.", show_default=False),
+    ] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="Show the names and end.")] = False,
+    protocol: Annotated[
+        Protocol, typer.Option(help="The paper's text, or the authors' published experiment where it differs.")
+    ] = Protocol.paper,
+    splits: Annotated[int, typer.Option(min=1, help="Repetitions of each configuration.")] = 50,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="A small part of everything, to see that it works.")] = False,
+    output: Annotated[Path, typer.Option(help="Folder of records, tables and figures.")] = Path("reproduction"),
+) -> None:
+    """Reproduce the paper: run what has no record yet, then render tables and figures from the records.
+
+    Finished runs are never repeated, whatever interrupts the command. Data sets are read from the folder that the
+    environment variable RCGP_DATA_HOME names, or fetched from OpenML.
+
+    Example: [bold]rcgp reproduce table1 --splits 20[/bold]
+    """
+    from rcgp.cli.reproduce import list_experiments, page_of_all
+    from rcgp.cli.reproduce import reproduce as run_and_render
+    from rcgp.experiments import EXPERIMENTS, Options
+
+    if list_names or name is None:
+        list_experiments(_results())
+        return
+    if name == "report":
+        _results().print(str(page_of_all(output)), markup=False, soft_wrap=True)
+        return
+    if name != "all" and name not in EXPERIMENTS:
+        raise ValueError(f"there is no experiment {name!r}: 'rcgp reproduce --list' shows all")
+    names = list(EXPERIMENTS) if name == "all" else [name]
+    options = Options(protocol=protocol.value, splits=splits, quick=quick)
+    if run_and_render(names, options, output, jobs, _messages()):
+        raise ValueError("some runs failed, see above; the same command tries them again")
+    if name == "all":
+        _results().print(str(page_of_all(output)), markup=False, soft_wrap=True)
+
+
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Folder for the figure and the data.")] = Path("build"),
@@ -290,7 +339,11 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _command_of(arguments: Sequence[str]) -> str:
     """The command that was given, with a space behind it, if it was one."""
-    known = [argument for argument in arguments[:1] if argument in ("fit", "predict", "outliers", "report", "demo")]
+    known = [
+        argument
+        for argument in arguments[:1]
+        if argument in ("fit", "predict", "outliers", "report", "reproduce", "demo")
+    ]
     return f"{known[0]} " if known else ""
 
 
