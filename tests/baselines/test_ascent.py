@@ -88,3 +88,10 @@ def test_a_linear_map_is_solved_by_extrapolation_in_as_many_steps_as_it_has_dime
         x = torch.cat([sites.precision, sites.shift])
     solution = torch.linalg.solve(torch.eye(2, dtype=torch.float64) - matrix, offset)
     torch.testing.assert_close(x, solution, rtol=0, atol=1e-9)
+
+
+def test_there_is_no_extrapolation_from_what_is_no_number():
+    memory = ascent._Memory(torch.tensor(1.0, dtype=torch.float64))
+    sites, broken = (ascent.Sites(torch.full((3,), value), torch.ones(3)) for value in (1.0, math.nan))
+    memory.add(ascent.Step(sites, None, 0.0, broken))
+    assert memory.extrapolate(ascent.Step(sites, None, 0.0, sites)) is None

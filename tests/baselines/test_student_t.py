@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import gpytorch
 import numpy as np
@@ -205,3 +206,25 @@ def test_an_observation_of_any_size_leaves_the_rest_alone():
     test_X = torch.tensor(X)
     torch.testing.assert_close(model.posterior(test_X).mean, without.posterior(test_X).mean, rtol=0, atol=1e-3)
     assert model.weights()[3] < 1e-100
+
+
+def test_a_fit_that_ended_below_the_ordinary_gp_starts_again_from_there(monkeypatch):
+    X, y = make_data(30, outliers=0)
+    expected = StudentTGP(X, y).fit().value
+    reports, original = [], variational.VariationalGP.fit
+
+    def astray(self, *arguments):
+        report = original(self, *arguments)
+        if not reports:  # the first time, as if it had ended where all is noise
+            self.noise = 100.0
+            report = dataclasses.replace(report, value=-1e6)
+        reports.append(report)
+        return report
+
+    monkeypatch.setattr(variational.VariationalGP, "fit", astray)
+    model = StudentTGP(X, y)
+    report = model.fit()
+    assert len(reports) == 2
+    assert report.value == pytest.approx(expected, abs=0.05)
+    assert model.elbo().item() == pytest.approx(report.value, abs=1e-6)
+    assert report.evaluations > sum(each.evaluations for each in reports)

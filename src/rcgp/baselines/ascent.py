@@ -22,7 +22,7 @@ from rcgp.core.linalg import NotPositiveDefiniteError
 __all__ = ["Step", "ascend"]
 
 # Number of steps to the best q, the shortest one tried, and the number that an extrapolation looks back.
-_STEPS, _SHORTEST_STEP, _MEMORY = 200, 2.0**-10, 4
+_STEPS, _SHORTEST_STEP, _MEMORY = 100, 2.0**-10, 4
 
 
 class Step(NamedTuple):
@@ -79,7 +79,7 @@ class _Memory:
     """The last steps, and Anderson's extrapolation from them.
 
     With x the sites of a step and r = target − x, the next sites are x + r − Σ_k γ_k (Δx_k + Δr_k), where γ makes
-    r − Σ_k γ_k Δr_k smallest: the step of length one that a linear map through the last steps would need no more.
+    r − Σ_k γ_k Δr_k smallest: exact where the targets depend on the sites linearly.
     """
 
     def __init__(self, unit: Tensor) -> None:
@@ -94,7 +94,7 @@ class _Memory:
         self._steps.clear()
 
     def extrapolate(self, step: Step) -> Sites | None:
-        """The extrapolated sites, or none where there is nothing to look back to."""
+        """The extrapolated sites, or none where there is nothing to look back to or no number."""
         if not self._steps:
             return None
         x, r = self._vectors(step)
@@ -102,6 +102,8 @@ class _Memory:
             torch.stack([now - then for then in before], dim=-1)
             for now, before in zip((x, r), zip(*self._steps, strict=True), strict=True)
         )
+        if not bool(dr.isfinite().all()):  # which LAPACK does not survive
+            return None
         gamma = torch.linalg.lstsq(dr.cpu(), r.cpu().unsqueeze(-1), driver="gelsd").solution.squeeze(-1).to(x)
         precision, shift = (x + r - (dx + dr) @ gamma).reshape(2, -1) * self._units
         return Sites(precision, shift)

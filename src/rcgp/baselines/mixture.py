@@ -72,7 +72,7 @@ class MixtureGP(VariationalGP):
         super().__init__(train_X, train_y, kernel=kernel, mean=mean, noise=noise)
         self.prior = (float(prior[0]), float(prior[1]))
         low, high = float(self.train_y.min()), float(self.train_y.max())
-        # Observations without a range, or with one that is no number, still need some region.
+        # Halved, because the range may overflow; observations without a range still need some region.
         self.log_region = math.log(high / 2 - low / 2 or robust_spread(self.residual().detach())) + math.log(2.0)
 
     def fit(
