@@ -7,7 +7,7 @@ import pytest
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from rcgp.data import Burst, Dataset, Focused, Uniform, load, prepare, split
+from rcgp.data import Burst, Dataset, Uniform, load, prepare, split
 
 ARRAYS = ("train_X", "train_y", "test_X", "test_y", "train_rows", "test_rows", "mask")
 
@@ -101,9 +101,9 @@ class TestPublished:
         assert np.array_equal(problem.mask, mask)
 
     def test_ties_are_broken_alike_on_every_processor(self, data_home):
-        # 3σ below the median of y over the middle rows; -0.49587 is that median where the sort is NumPy's plain one.
+        # 4σ below the median of y over the middle rows; -0.49587 is that median where the sort is NumPy's plain one.
         clean, dirty = (prepare("yacht", kind, "published", home=data_home) for kind in ("clean", "focused"))
-        highest = dirty.train_y[dirty.mask].max() + 3 * clean.train_y.std()
+        highest = dirty.train_y[dirty.mask].max() + 4 * clean.train_y.std()
         assert -0.4959 - 0.01 < highest < -0.4958
 
     def test_the_index_varies_the_start_only(self, data_home):
@@ -124,7 +124,7 @@ class TestPublished:
         [
             ("clean", 0.089718, 0.108805),
             ("asymmetric", 1.148534, 1.236985),
-            (Focused(published=True, depth=4.0), 0.195196, 0.468401),
+            ("focused", 0.195196, 0.468401),
         ],
         ids=["clean", "asymmetric", "focused"],
     )
@@ -151,7 +151,7 @@ def contaminate(kind, X, y, outliers, rng):
         mad = [np.median(np.abs(X[:, j] - np.median(X[:, j]))) for j in range(d)]
         mad_y = np.median(np.abs(y - np.median(y)))
         for i, row in enumerate(outliers):
-            y[row] = target - 3 * sd - 0.1 * mad_y * v[i]
+            y[row] = target - 4 * sd - 0.1 * mad_y * v[i]
             for j in range(d):
                 X[row, j] = centre[j] + mad[j] * 0.1 * d * (u[i, j] - 0.5)
         return
