@@ -1,35 +1,41 @@
 """The commands and their options. Results go to standard output, everything else to standard error.
 
-Bad input is one sentence on standard error and exit code 2. The libraries that take a second to import are imported
-by the commands that need them, so that ``--help`` answers at once.
+The libraries that take a second to import are imported by the commands that need them, so that ``--help`` answers at
+once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import sys
-from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 import rcgp
-from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp.cli.options import (
+    Data,
+    Epsilon,
+    Exclude,
+    Features,
+    FitRows,
+    Mean,
+    MeanOption,
+    Missing,
+    MissingOption,
+    Protocol,
+    Restarts,
+    Seed,
+    Target,
+    Weight,
+    WeightOption,
+)
 
 if TYPE_CHECKING:
     from rcgp.cli.fitting import Options
 
-__all__ = ["app", "run"]
-
-_BAD_INPUT, _INTERRUPTED = 2, 130
-
-# Typer gives a name to one of its errors of usage only, and their class is its parent.
-_UsageError: Any = typer.BadParameter.__base__
+__all__ = ["app"]
 
 app = typer.Typer(
     help="Gaussian process regression that outliers cannot break: from a table with bad values in it to a robust fit, "
@@ -42,63 +48,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-class Missing(StrEnum):
-    """What to do with rows that lack a value."""
-
-    drop = "drop"
-    error = "error"
-
-
-class Weight(StrEnum):
-    """How trust falls with the distance from the prior mean."""
-
-    imq = "imq"
-    se = "se"
-    constant = "constant"
-
-
-class Mean(StrEnum):
-    """Prior means, on which the weights are centred."""
-
-    constant = "constant"
-    median = "median"
-    robust_linear = "robust_linear"
-    linear = "linear"
-    quadratic = "quadratic"
-    zero = "zero"
-
-
-Data = Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with a header.", show_default=False)]
-Target = Annotated[str, typer.Option(help="Column to predict.", show_default=False)]
-Features = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="A,B,C",
-        help="Columns to predict from, with commas between or the option repeated; all others by default.",
-        show_default=False,
-    ),
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option(metavar="A,B,C", help="Columns to leave out, such as names and identifiers.", show_default=False),
-]
-MissingOption = Annotated[Missing, typer.Option(help="Rows that lack a value: drop them, or end with an error.")]
-WeightOption = Annotated[
-    Weight,
-    typer.Option(
-        help="How trust in a row falls with its distance: inverse multiquadric, squared exponential, or not at all "
-        "(constant: an ordinary GP)."
-    ),
-]
-Epsilon = Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of rows expected to be outlying.")]
-MeanOption = Annotated[Mean, typer.Option(help="Prior mean, on which the weights are centred.")]
-Restarts = Annotated[int, typer.Option(min=0, help="Further starts of the optimiser; the best end is kept.")]
-FitRows = Annotated[
-    int, typer.Option(min=2, help="Largest number of rows on which hyperparameters are chosen; the fit uses all rows.")
-]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -247,13 +196,6 @@ def report(
     _messages().print(f"report written to {output} ({size:.1f} MB): open it in a browser", markup=False, soft_wrap=True)
 
 
-class Protocol(StrEnum):
-    """How the experiments are set up."""
-
-    paper = "paper"
-    published = "published"
-
-
 @app.command()
 def reproduce(
     name: Annotated[
@@ -304,54 +246,6 @@ def demo(
     from rcgp.cli.demo import run_demo
 
     run_demo(output, _results())
-
-
-def run(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code. What can go wrong with input is one sentence, not a traceback."""
-    command = typer.main.get_command(app)
-    given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    try:
-        # Not command.main, which has its own ideas of how to end.
-        with command.make_context("rcgp", list(given)) as context:
-            command.invoke(context)
-        sys.stdout.flush()
-    except typer.Exit as done:
-        return int(done.exit_code)
-    except _UsageError as error:
-        said = error.format_message().removeprefix("Value error, ").rstrip(".").replace(": Value error,", ":")
-        return _fail(f"{said}; 'rcgp {_command_of(given)}--help' says more")
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted; nothing was written", _INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has enough
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except MemoryError:
-        return _fail("there is not enough memory for a table of this size")
-    except ModuleNotFoundError as error:
-        return _fail(f'{error.name} is missing; pip install "rcgp[demo]" brings everything that the commands use')
-    except OSError as error:
-        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
-    except (ValueError, ArithmeticError, NotPositiveDefiniteError) as error:
-        return _fail(" ".join(str(error).split()) or type(error).__name__)
-    return 0
-
-
-def _command_of(arguments: Sequence[str]) -> str:
-    """The command that was given, with a space behind it, if it was one."""
-    known = [
-        argument
-        for argument in arguments[:1]
-        if argument in ("fit", "predict", "outliers", "report", "reproduce", "demo")
-    ]
-    return f"{known[0]} " if known else ""
-
-
-def _fail(sentence: str, code: int = _BAD_INPUT) -> int:
-    # Bytes that are not text, from a file name say, must not fail here again.
-    safe = sentence.encode("utf-8", "backslashreplace").decode()
-    print(f"rcgp: {safe}", file=sys.stderr)
-    return code
 
 
 def _options(

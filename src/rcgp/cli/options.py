@@ -1,0 +1,91 @@
+"""The options that several commands have in common, each with its help."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "Data",
+    "Epsilon",
+    "Exclude",
+    "Features",
+    "FitRows",
+    "Mean",
+    "MeanOption",
+    "Missing",
+    "MissingOption",
+    "Protocol",
+    "Restarts",
+    "Seed",
+    "Target",
+    "Weight",
+    "WeightOption",
+]
+
+
+class Missing(StrEnum):
+    """What to do with rows that lack a value."""
+
+    drop = "drop"
+    error = "error"
+
+
+class Weight(StrEnum):
+    """How trust falls with the distance from the prior mean."""
+
+    imq = "imq"
+    se = "se"
+    constant = "constant"
+
+
+class Mean(StrEnum):
+    """Prior means, on which the weights are centred."""
+
+    constant = "constant"
+    median = "median"
+    robust_linear = "robust_linear"
+    linear = "linear"
+    quadratic = "quadratic"
+    zero = "zero"
+
+
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with a header.", show_default=False)]
+Target = Annotated[str, typer.Option(help="Column to predict.", show_default=False)]
+Features = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="A,B,C",
+        help="Columns to predict from, with commas between or the option repeated; all others by default.",
+        show_default=False,
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(metavar="A,B,C", help="Columns to leave out, such as names and identifiers.", show_default=False),
+]
+MissingOption = Annotated[Missing, typer.Option(help="Rows that lack a value: drop them, or end with an error.")]
+WeightOption = Annotated[
+    Weight,
+    typer.Option(
+        help="How trust in a row falls with its distance: inverse multiquadric, squared exponential, or not at all "
+        "(constant: an ordinary GP)."
+    ),
+]
+Epsilon = Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of rows expected to be outlying.")]
+MeanOption = Annotated[Mean, typer.Option(help="Prior mean, on which the weights are centred.")]
+Restarts = Annotated[int, typer.Option(min=0, help="Further starts of the optimiser; the best end is kept.")]
+FitRows = Annotated[
+    int, typer.Option(min=2, help="Largest number of rows on which hyperparameters are chosen; the fit uses all rows.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+
+
+class Protocol(StrEnum):
+    """How the experiments are set up."""
+
+    paper = "paper"
+    published = "published"
