@@ -80,3 +80,13 @@ def test_negative_sites_that_outweigh_all_else_are_an_error():
     precision[0] = -1e3
     with pytest.raises(NotPositiveDefiniteError, match="negative precision"):
         solve(K, precision, shift)
+
+
+def test_a_kernel_matrix_that_rounding_made_indefinite_gives_no_negative_divergence():
+    # Eigenvalues of K that should be zero are -1e-12, and the sites nearly that precise: (I + SKS)⁻¹ exists, but αᵀKα
+    # is a huge negative number, which made the bound of a Student-t GP as high as you like.
+    K = torch.full((N, N), 0.01, dtype=torch.float64) - 1e-12 * torch.eye(N, dtype=torch.float64)
+    precision = torch.full((N,), 0.9e12, dtype=torch.float64)
+    shift = precision * torch.linspace(-1.0, 1.0, N, dtype=torch.float64)
+    with pytest.raises(NotPositiveDefiniteError, match="rounding"):
+        solve_sites(K, Sites(precision, shift))

@@ -27,6 +27,9 @@ from rcgp.weights import smallest_weight
 
 __all__ = ["SitePosterior", "Sites", "SolvedSites", "solve_sites"]
 
+# Rounding errors of a divergence, for each observation, that do no harm.
+_ROUNDING = 1e-6
+
 
 @dataclass(frozen=True)
 class Sites:
@@ -104,7 +107,8 @@ def solve_sites(K: Tensor, sites: Sites) -> SolvedSites:
         The posterior and its moments. Cost n³, and n²p more for p sites of negative precision.
 
     Raises:
-        NotPositiveDefiniteError: where negative precisions outweigh prior and positive sites, so that q does not exist.
+        NotPositiveDefiniteError: where negative precisions outweigh prior and positive sites, so that q does not exist,
+            or rounding errors outweigh everything.
     """
     precision, shift = sites.precision, sites.shift
     negative = (precision < 0).nonzero().squeeze(-1)
@@ -124,7 +128,12 @@ def solve_sites(K: Tensor, sites: Sites) -> SolvedSites:
         variance = variance.index_copy(0, negative, widened.own_variance) + widened.variance
     mean = K @ alpha
     # tr(K⁻¹V) = n − Σ λ_i V_ii, and log det(K V⁻¹) = log det(I + ΛK).
-    divergence = 0.5 * (alpha @ mean - precision @ variance + log_det)
+    from_mean, from_variance = 0.5 * (alpha @ mean), 0.5 * (log_det - precision @ variance)
+    # Neither part of a divergence is negative. Where rounding errors make one so, the bound would be wrong, as high as
+    # you like, and a search for hyperparameters would go there.
+    if float(torch.minimum(from_mean, from_variance)) < -_ROUNDING * K.shape[0]:
+        raise NotPositiveDefiniteError("rounding errors outweigh the divergence from the prior")
+    divergence = from_mean + from_variance
     return SolvedSites(SitePosterior(L, s, alpha, H), P, mean, variance, divergence)
 
 
