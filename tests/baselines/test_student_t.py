@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import gpytorch
 import numpy as np
@@ -208,23 +207,17 @@ def test_an_observation_of_any_size_leaves_the_rest_alone():
     assert model.weights()[3] < 1e-100
 
 
-def test_a_fit_that_ended_below_the_ordinary_gp_starts_again_from_there(monkeypatch):
-    X, y = make_data(30, outliers=0)
-    expected = StudentTGP(X, y).fit().value
-    reports, original = [], variational.VariationalGP.fit
-
-    def astray(self, *arguments):
-        report = original(self, *arguments)
-        if not reports:  # the first time, as if it had ended where all is noise
-            self.noise = 100.0
-            report = dataclasses.replace(report, value=-1e6)
-        reports.append(report)
-        return report
-
-    monkeypatch.setattr(variational.VariationalGP, "fit", astray)
-    model = StudentTGP(X, y)
-    report = model.fit()
-    assert len(reports) == 2
-    assert report.value == pytest.approx(expected, abs=0.05)
-    assert model.elbo().item() == pytest.approx(report.value, abs=1e-6)
-    assert report.evaluations > sum(each.evaluations for each in reports)
+@pytest.mark.parametrize("nu", [2.1, 5.0, 300.0])
+def test_predictive_mixture_has_the_density_and_the_moments_of_the_prediction(nu):
+    model, X, _ = make_model(nu=nu)
+    test_X = torch.tensor(X[:3] + 0.2)
+    mean, weights, stds = model.predictive_mixture(test_X)
+    assert weights.sum().item() == pytest.approx(1.0, abs=1e-12)
+    for shift in (0.0, 0.7, 3.0):
+        normals = torch.distributions.Normal(mean.unsqueeze(-1), stds).log_prob((mean + shift).unsqueeze(-1))
+        density = (normals.exp() * weights).sum(dim=-1).log()
+        torch.testing.assert_close(density, model.log_predictive_density(test_X, mean + shift), rtol=0, atol=1e-8)
+    observed = model.posterior(test_X, observation_noise=True)
+    torch.testing.assert_close(mean, observed.mean)
+    if nu > 4:
+        torch.testing.assert_close((stds.square() @ weights), observed.variance, rtol=1e-6, atol=0)

@@ -5,15 +5,20 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[3] / "shared" / "data"
+#: What the tests of this room read.
+NEEDED = ("djia_20130423_open_2min.csv",)
 
 
 @pytest.fixture
 def data_home(monkeypatch):
-    """The folder of data files, for this process and those that it starts; without it a skip, or a failure in CI."""
-    home = Path(os.environ.get("RCGP_DATA_HOME", FOLDER))
-    if not home.is_dir():
-        reason = f"needs the data files; name their folder in RCGP_DATA_HOME (looked in {home})"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    """The folder of data files, for this process and those that it starts; without them a skip, or a failure in CI."""
+    named = os.environ.get("RCGP_DATA_HOME")
+    home = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data"
+    missing = [name for name in NEEDED if not (home / name).is_file()]
+    if missing:
+        reason = f"no {', '.join(missing)} in {home.name!r}: name the folder of data files in RCGP_DATA_HOME"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
     monkeypatch.setenv("RCGP_DATA_HOME", str(home))
     return home

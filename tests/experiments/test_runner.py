@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rcgp.experiments import Experiment, Options, RecordFile, run_experiment
+from rcgp.experiments import Experiment, LockedError, Options, Record, RecordFile, run_experiment, runner
+from rcgp.experiments.runner import code_state
 
 SCRIPT = """
 import os, sys, time
@@ -35,8 +37,8 @@ if __name__ == "__main__":
 """
 
 
-def started(script, folder):
-    return subprocess.Popen([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True)
+def started(script, folder, **options):
+    return subprocess.Popen([sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True, **options)
 
 
 def log_of(folder):
@@ -78,7 +80,32 @@ def test_a_run_killed_without_warning_goes_on_where_it_stopped(tmp_path):
     assert again == set(range(8)) - finished
     lines = records.path.read_text().splitlines()
     assert len(lines) == 8
+    assert not (tmp_path / "slow.jsonl.lock").exists()
     assert {record.config["index"]: record.values["value"] for record in records} == {i: i**2 for i in range(8)}
+
+
+def test_while_another_runs_the_same_nothing_is_run(tmp_path):
+    with (
+        RecordFile(tmp_path / "some.jsonl").locked(),
+        pytest.raises(LockedError, match="another process is running some in"),
+    ):
+        run_experiment(Experiment("some", "some", configs, run), Options(splits=1), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_ends_the_run_at_once_and_without_a_word_from_the_workers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("time.sleep(0.3)", "time.sleep(0.3 if config['index'] < 2 else 600)"))
+    process = started(script, tmp_path, stderr=subprocess.PIPE, start_new_session=True)
+    records = RecordFile(tmp_path / "slow.jsonl")
+    wait_for(lambda: len(list(records)) == 2 and len(log_of(tmp_path)) == 4)
+    os.killpg(process.pid, signal.SIGINT)  # as the keyboard does: to all processes
+    _, err = process.communicate(timeout=30)
+    assert err.count("Traceback") == 1  # of the script itself
+    assert err.splitlines()[-1] == "KeyboardInterrupt"
+    assert len(list(records)) == 2
+    assert not any(is_running(pid) for _, pid in log_of(tmp_path))
+    assert not (tmp_path / "slow.jsonl.lock").exists()
 
 
 def configs(options):
@@ -107,14 +134,128 @@ def test_a_run_that_fails_is_told_of_and_tried_again(tmp_path):
     assert os.getpid() not in {record.values["process"] for record in records}
 
 
+def recorded(folder, configs, code="older"):
+    """A file of records that other code has made."""
+    file = RecordFile(folder / "some.jsonl")
+    for config in configs:
+        file.append(Record("some", config, {"process": 0}, code=code))
+    return file
+
+
+def _process(config):
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    return {"process": os.getpid(), "deaf": signal.SIGINT in held}
+
+
 def test_more_repetitions_add_to_what_is_there(tmp_path):
-    experiment = Experiment("some", "some", configs, _index)
-    run_experiment(experiment, Options(splits=2), tmp_path)
-    times = [record.time for record in RecordFile(tmp_path / "some.jsonl")]
-    records, _, _ = run_experiment(experiment, Options(splits=3), tmp_path)
-    assert [record.values["index"] for record in records] == [0, 1, 2]
-    assert [record.time for record in records[:2]] == times
+    recorded(tmp_path, configs(Options(splits=2)))
+    records, _, _ = run_experiment(Experiment("some", "some", configs, _process), Options(splits=3), tmp_path)
+    assert [record.config["index"] for record in records] == [0, 1, 2]
+    assert [record.code for record in records[:2]] == ["older", "older"]
+    new = records[2]
+    assert re.fullmatch("[0-9a-f]{12}", new.code)
+    assert new.values["deaf"]  # an interrupt is for the process that the user started: it ends the others
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert new.seed == 2
+    assert new.machine["cores"] == os.cpu_count()
+    assert {"python", "rcgp", "torch"} <= set(new.versions)
 
 
-def _index(config):
-    return {"index": config["index"]}
+def test_broken_lines_are_set_aside_by_a_run(tmp_path):
+    path = recorded(tmp_path, configs(Options(splits=2))).path
+    path.write_bytes(path.read_bytes() + b'{"cut sho')
+    experiment = Experiment("some", "some", configs, _process)
+    records, _, notices = run_experiment(experiment, Options(splits=2), tmp_path)
+    assert notices == [f"{path}: 1 broken line set aside in some.jsonl.damaged; 2 kept"]
+    assert RecordFile(path).read()[1] == []
+    assert [record.config["index"] for record in records] == [0, 1]
+
+
+def _deadly(config):
+    if config["index"] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)  # as the system does when memory is short
+    return {}
+
+
+def test_a_process_that_dies_is_a_failure_and_the_others_go_on(tmp_path):
+    experiment, told = Experiment("some", "some", configs, _deadly), []
+    records, failures, _ = run_experiment(
+        experiment, Options(splits=4), tmp_path, progress=lambda done, total: told.append((done, total))
+    )
+    assert [record.config["index"] for record in records] == [0, 2, 3]
+    assert [(failure.config, failure.error) for failure in failures] == [
+        ({"index": 1}, "the process died; out of memory?")
+    ]
+    assert told[-1] == (4, 4)
+
+
+def _always_deadly(config):
+    os._exit(1)
+
+
+def test_processes_that_always_die_are_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_MOST_DEATHS", 1)
+    experiment = Experiment("some", "some", configs, _always_deadly)
+    records, failures, _ = run_experiment(experiment, Options(splits=3), tmp_path)
+    assert records == []
+    assert [failure.config["index"] for failure in failures] == list(range(3))
+    assert [failure.error.startswith("not tried") for failure in failures] == [False, True, True]
+
+
+def test_the_code_is_told_by_the_content_of_its_files(tmp_path, monkeypatch):
+    (tmp_path / "room").mkdir()
+    path = tmp_path / "room" / "file.py"
+    monkeypatch.setattr(runner, "__file__", str(path))
+    states = []
+    for content in ("a = 1", "a = 2", "a = 1"):
+        path.write_text(content)
+        states.append(code_state.__wrapped__())
+    assert states[0] == states[2] != states[1]
+    path.rename(tmp_path / "room" / "other.py")
+    assert code_state.__wrapped__() not in states
+
+
+def _methods(options):
+    return [{"method": method, "index": index} for index in range(options.splits) for method in ("gp", "rcgp")]
+
+
+def test_the_records_of_one_method_are_made_again_and_the_new_ones_count(tmp_path):
+    file = recorded(tmp_path, _methods(Options(splits=2)), code_state())
+    lines = file.path.read_bytes()
+    # All are of this code: all of the method are made again, and nothing that was never run.
+    redone, failures, _ = run_experiment(
+        Experiment("some", "some", _methods, _process), Options(splits=9), tmp_path, redo="gp"
+    )
+    assert failures == []
+    assert [record.config for record in redone] == [{"method": "gp", "index": index} for index in range(2)]
+    assert file.path.read_bytes().startswith(lines)  # append-only
+    assert len(file.path.read_bytes().splitlines()) == 6
+    assert {(record.config["method"], record.values["process"] > 0) for record in file} == {
+        ("gp", True),
+        ("rcgp", False),
+    }
+    assert len(list(file)) == 4
+
+
+def test_redoing_goes_on_with_what_other_code_made(tmp_path):
+    first, *others = _methods(Options(splits=2))
+    file = recorded(tmp_path, others, code_state())
+    recorded(tmp_path, [first], "older")
+    redone, _, _ = run_experiment(Experiment("some", "some", _methods, _process), Options(), tmp_path, redo="all")
+    assert [record.config for record in redone] == [first]
+    assert "older" not in {record.code for record in file}
+
+
+def _two_at_a_time(options):
+    return [{"index": index} for index in range(2)]
+
+
+def _process(config):
+    return {"process": os.getpid()}
+
+
+def test_an_experiment_that_measures_time_has_the_machine_to_itself(tmp_path):
+    alone = Experiment("alone", "", _two_at_a_time, _process, most_jobs=1)
+    records, failures, _ = run_experiment(alone, Options(), tmp_path, jobs=2)
+    assert not failures
+    assert len({record.values["process"] for record in records}) == 1

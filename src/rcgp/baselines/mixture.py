@@ -6,16 +6,14 @@ The paper's m-GP is this model, with the GP exact instead of sparse. Its variati
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import time
 from typing import NamedTuple
 
 import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.baselines.starts import Snapshot, move_to_ordinary_gp
+from rcgp.baselines.starts import fit_from_starts
 from rcgp.baselines.variational import VariationalGP
 from rcgp.models.defaults import robust_spread
 from rcgp.models.means import MeanLike
@@ -23,6 +21,10 @@ from rcgp.training import FitReport
 from rcgp.training.search import Progress
 
 __all__ = ["MixtureGP"]
+
+# A start with noise far too large: all observations are inliers at first, and outliers part from them one after the
+# other as the search lowers it. As a share of the squared spread.
+_START_NOISE = 10.0
 
 # Steps to the share of inliers that its own responsibilities imply, and the change, in points, that ends them.
 _SHARE_STEPS, _SHARE_TOLERANCE = 1000, 1e-9
@@ -36,6 +38,8 @@ class MixtureGP(VariationalGP):
 
         q(f) as an ordinary GP with noise variance σ²/p_i,        q(γ) = Beta(prior + (Σ p_i, Σ (1 − p_i))),
         p_i/(1 − p_i) = exp( E log N(y_i; f_i, σ²) + E log γ − E log(1 − γ) ) · a.
+
+    Predictions with observation noise are of an inlier, with noise variance σ².
 
     Args:
         train_X: ``n x d`` inputs.
@@ -84,25 +88,13 @@ class MixtureGP(VariationalGP):
     ) -> FitReport:
         """Choose the hyperparameters by the bound, plus the log density of priors; arguments as in :func:`rcgp.fit`.
 
-        The bound has a local maximum where all observations are outliers. To stay away from it, an ordinary GP is
-        fitted first, and the search starts there if the bound is higher there.
+        The bound has local maxima, among them where all observations are outliers: it is searched from several starts
+        (:mod:`rcgp.baselines.starts`).
 
         Returns:
-            The report, with the objective ``"elbo"``; evaluations and seconds are those of both fits.
+            The report, with the objective ``"elbo"``; evaluations and seconds are those of all searches.
         """
-        began = time.perf_counter()
-        value, self.latent_moments = self._evaluate()
-        here, better, evaluations = Snapshot.of(self), False, 0
-        try:
-            evaluations = move_to_ordinary_gp(self, max_iterations)
-            other_value, self.latent_moments = self._evaluate()
-            better = other_value > value
-        finally:
-            if not better:
-                here.restore(self)
-        report = super().fit(restarts, max_iterations, seed, progress)
-        seconds = time.perf_counter() - began
-        return dataclasses.replace(report, evaluations=report.evaluations + evaluations + 2, seconds=seconds)
+        return fit_from_starts(self, super().fit, _START_NOISE, restarts, max_iterations, seed, progress)
 
     def inlier_probability(self) -> Tensor:
         """Posterior probability that each training point is an inlier, ``n``. Cost as :meth:`elbo`."""

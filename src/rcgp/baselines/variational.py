@@ -102,6 +102,8 @@ class VariationalGP(RCGP):
     ) -> FitReport:
         """Choose the hyperparameters by the bound, plus the log density of priors; arguments as in :func:`rcgp.fit`.
 
+        One search, from the present hyperparameters; subclasses have good starts for it.
+
         Returns:
             The report, with the objective ``"elbo"``.
         """
@@ -156,16 +158,6 @@ class VariationalGP(RCGP):
 
     def _condition(self) -> SitePosterior:
         return self._solve(self.kernel_matrix()).posterior
-
-    def _evaluate(self) -> tuple[float, Tensor | None]:
-        """What a fit maximises, minus infinity where it cannot be computed, and the moments of the best q."""
-        with torch.no_grad():
-            model = self.in_float64()
-            try:
-                bound, q = model._bound()
-            except NotPositiveDefiniteError:
-                return -math.inf, self.latent_moments
-            return float(bound + log_prior(model)), torch.stack([q.mean, q.variance]).to(self.train_y)
 
     def _bound(self) -> tuple[Tensor, SolvedSites]:
         """The bound and the q that attains it."""

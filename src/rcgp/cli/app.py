@@ -24,9 +24,11 @@ from rcgp.cli.options import (
     MeanOption,
     Missing,
     MissingOption,
-    Protocol,
+    ProtocolOption,
+    Redo,
     Restarts,
     Seed,
+    Splits,
     Target,
     Weight,
     WeightOption,
@@ -203,12 +205,11 @@ def reproduce(
         typer.Argument(help="A table or figure, 'all', or 'report' for one page of it all.", show_default=False),
     ] = None,
     list_names: Annotated[bool, typer.Option("--list", help="Show the names and end.")] = False,
-    protocol: Annotated[
-        Protocol, typer.Option(help="The paper's text, or the authors' published experiment where it differs.")
-    ] = Protocol.paper,
-    splits: Annotated[int, typer.Option(min=1, help="Repetitions of each configuration.")] = 50,
+    protocol: ProtocolOption = None,
+    splits: Splits = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="A small part of everything, to see that it works.")] = False,
+    redo: Redo = None,
     output: Annotated[Path, typer.Option(help="Folder of records, tables and figures.")] = Path("reproduction"),
 ) -> None:
     """Reproduce the paper: run what has no record yet, then render tables and figures from the records.
@@ -218,24 +219,17 @@ def reproduce(
 
     Example: [bold]rcgp reproduce table1 --splits 20[/bold]
     """
-    from rcgp.cli.reproduce import list_experiments, page_of_all
+    from rcgp.cli.reproduce import list_experiments
     from rcgp.cli.reproduce import reproduce as run_and_render
-    from rcgp.experiments import EXPERIMENTS, Options
 
     if list_names or name is None:
         list_experiments(_results())
         return
-    if name == "report":
-        _results().print(str(page_of_all(output)), markup=False, soft_wrap=True)
-        return
-    if name != "all" and name not in EXPERIMENTS:
-        raise ValueError(f"there is no experiment {name!r}: 'rcgp reproduce --list' shows all")
-    names = list(EXPERIMENTS) if name == "all" else [name]
-    options = Options(protocol=protocol.value, splits=splits, quick=quick)
-    if run_and_render(names, options, output, jobs, _messages()):
-        raise ValueError("some runs failed, see above; the same command tries them again")
-    if name == "all":
-        _results().print(str(page_of_all(output)), markup=False, soft_wrap=True)
+    page = run_and_render(
+        name, None if protocol is None else protocol.value, splits, quick, redo, output, jobs, _messages()
+    )
+    if page is not None:
+        _results().print(str(page), markup=False, soft_wrap=True)
 
 
 @app.command()

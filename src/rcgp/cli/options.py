@@ -1,4 +1,4 @@
-"""The options that several commands have in common, each with its help."""
+"""The options that several commands have in common, and those of ``reproduce``, each with its help."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ __all__ = [
     "Missing",
     "MissingOption",
     "Protocol",
+    "ProtocolOption",
+    "Redo",
     "Restarts",
     "Seed",
+    "Splits",
     "Target",
     "Weight",
     "WeightOption",
@@ -89,3 +92,29 @@ class Protocol(StrEnum):
 
     paper = "paper"
     published = "published"
+
+
+ProtocolOption = Annotated[
+    Protocol | None,
+    typer.Option(
+        help="The paper's text, or the authors' published experiment where it differs; means nothing to figures.",
+        show_default="paper",
+    ),
+]
+Splits = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Repetitions of each configuration; at most 10 in table2, and one in figures and with --quick.",
+        show_default="50",
+    ),
+]
+Redo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METHOD",
+        help="Make the recorded runs of this method, or of 'all', again and nothing else: those that other code made, "
+        "if there are any. The newer record of a run counts.",
+        show_default=False,
+    ),
+]

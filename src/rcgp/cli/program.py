@@ -36,7 +36,9 @@ def run(arguments: list[str] | None = None) -> int:
         said = error.format_message().removeprefix("Value error, ").rstrip(".").replace(": Value error,", ":")
         return _fail(f"{said}; 'rcgp {_command_of(given)}--help' says more")
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted; nothing was written", _INTERRUPTED)
+        kept = _command_of(given) == "reproduce "
+        left = "finished runs are kept, and the same command goes on from there" if kept else "nothing was written"
+        return _fail(f"interrupted; {left}", _INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has enough
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

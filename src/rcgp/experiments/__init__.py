@@ -3,20 +3,23 @@
 ``records``       append-only JSON lines, one for each finished run
 ``runner``        what is not recorded yet, in parallel; may be killed and goes on where it stopped
 ``methods``       the models that are compared, fitted to a problem
-``scores``        of normal predictions
+``scores``        of predictive distributions
 ``tables``        the paper's tables
 ``figures``       the paper's figures, as numbers
 ``paper_values``  the numbers that the paper prints
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from rcgp.experiments.figures import FIGURES
-from rcgp.experiments.records import Record, RecordFile
+from rcgp.experiments.records import LockedError, Record, RecordFile
 from rcgp.experiments.runner import Experiment, Failure, Options, run_experiment
 from rcgp.experiments.tables import TABLE_1, TABLE_2, TABLE_C_LOO
 
-__all__ = ["EXPERIMENTS", "Experiment", "Failure", "Options", "Record", "RecordFile", "run_experiment"]
+__all__ = ["EXPERIMENTS", "Experiment", "Failure", "LockedError", "Options", "Record", "RecordFile", "run_experiment"]
 
 #: Every experiment by its name.
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (TABLE_1, TABLE_2, TABLE_C_LOO, *FIGURES)
-}
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+    {experiment.name: experiment for experiment in (TABLE_1, TABLE_2, TABLE_C_LOO, *FIGURES)}
+)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gpytorch
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -49,13 +50,15 @@ def _synthetic(config: Config) -> dict[str, Any]:
 
 
 def _influence(config: Config) -> dict[str, Any]:
-    """How far one observation, moved, moves the posterior of each model."""
-    problem = prepare("synthetic", "clean", "paper", config["index"])
+    """How far one observation, moved, moves the posterior of each model: an inlier of the data of Figure 1."""
+    problem = prepare("synthetic", "uniform", "paper", config["index"])
     gp, rcgp = _both(problem.train_X, problem.train_y)
-    row = len(problem.train_y) // 2
-    shifts = np.linspace(-10.0, 10.0, 201)
+    inliers = np.flatnonzero(~problem.mask)
+    row = int(inliers[len(inliers) // 2])
+    shifts = np.linspace(-30.0, 30.0, 201)
     values = torch.from_numpy(problem.train_y[row] + shifts)
     return {
+        "row": row,
         "shift": shifts.tolist(),
         "gp": posterior_influence(gp, row, values).tolist(),
         "rcgp": posterior_influence(rcgp, row, values).tolist(),
@@ -119,58 +122,91 @@ def _outliers(config: Config) -> dict[str, Any]:
 
 
 def _flash_crash(config: Config) -> dict[str, Any]:
-    """The DJIA on the day of the flash crash: RCGP has the GP's noise variance, held fixed, as in the authors' run."""
+    """The DJIA on the day of the flash crash; prior mean of both models: the mean of the prices, as in the paper.
+
+    RCGP has the GP's noise variance, held fixed, as in the authors' run. Their GP has its prior mean at the median
+    instead; its marginal likelihood, which they print, shows that these are their data.
+    """
     data = load("flash_crash")
     x, y = data.X[:, 0], data.y
     X = ((x - x.mean()) / x.std())[:, None]
     z = (y - np.median(y)) / y.std()
-    gp = GaussianGP(torch.from_numpy(X), torch.from_numpy(z), mean="zero")
-    gp.kernel.base_kernel.lengthscale = 0.05  # of two optima, longer starts end in the worse
-    report = gp.fit()
+    gp, _ = _crash_gp(X, z, "constant")
+    _, likelihood = _crash_gp(X, z, "zero")
     kernel = copy.deepcopy(gp.kernel)
-    rcgp = RCGP(torch.from_numpy(X), torch.from_numpy(z), kernel=kernel, noise=gp.noise.item())
+    rcgp = RCGP(torch.from_numpy(X), torch.from_numpy(z), mean="constant", kernel=kernel, noise=gp.noise.item())
     rcgp.raw_noise.requires_grad_(False)
     fit(rcgp)
+    models = (("gp", gp), ("rcgp", rcgp))
     return {
         "minute": x.tolist(),
         "price": y.tolist(),
-        "negative_log_marginal_likelihood": -report.value,
+        "prior_mean": {name: _in_dollars(_prior(model), "mean", y)[0] for name, model in models},
+        "negative_log_marginal_likelihood": -likelihood,
         **{
             name: {key: _in_dollars(values, key, y) for key, values in _curve(model, X[:, 0]).items()}
-            for name, model in (("gp", gp), ("rcgp", rcgp))
+            for name, model in models
         },
         "weight": rcgp.weights().tolist(),
     }
 
 
+def _crash_gp(X: Numbers, z: Numbers, mean: str) -> tuple[GaussianGP, float]:
+    """A GP fitted to the standardised prices, and its log marginal likelihood."""
+    gp = GaussianGP(torch.from_numpy(X), torch.from_numpy(z), mean=mean)
+    gp.kernel.base_kernel.lengthscale = 0.05  # of two optima, longer starts end in the worse
+    return gp, gp.fit().value
+
+
 def _prior_mean(config: Config) -> dict[str, Any]:
-    """A periodic function with 1 % outliers at zero: the prior mean zero trusts them, a polynomial does not."""
+    """A periodic function with 1 % outliers at zero: the prior mean zero trusts them, a polynomial does not.
+
+    At the kernel and the noise that the data were made with: those fitted by leave-one-out would chase two neighbouring
+    outliers, which predict each other. The paper does not print the degree of its polynomial: with 5, 6, 7, 8, 9, 10 or
+    12, each on eight seeds, the error at the outliers is less than half of that with the mean zero. 8 was chosen from
+    these because it also has a small error elsewhere, where 5 strays from the function at one end.
+    """
     rng = np.random.default_rng(config["index"])
     x = np.linspace(0.0, 3.0, 200)
-    distance = np.abs(x[:, None] - x)
-    K = np.exp(-2.0 * np.sin(np.pi * distance / 3.0) ** 2)
+    X = torch.from_numpy(x[:, None])
+    with torch.no_grad():
+        K = _periodic_kernel()(X).to_dense().numpy()
     truth = np.linalg.cholesky(K + 1e-8 * np.eye(len(x))) @ rng.standard_normal(len(x))
     y = truth + 0.1 * rng.standard_normal(len(x))
     # Focused near zero, where the function is farthest from it.
-    rows = np.argsort(-np.abs(truth))[:1] + np.arange(-1, 1)
+    rows = _row_before(int(np.abs(truth).argmax())) + np.arange(2)
     y[rows] = 0.02 * rng.standard_normal(2)
-    X, z = torch.from_numpy(x[:, None]), torch.from_numpy(y)
-    polynomial = np.polynomial.Polynomial.fit(x, y, 5)
-    models = {
-        "zero": RCGP(X, z, mean="zero"),
-        "polynomial": RCGP(X, z, mean=lambda t: torch.from_numpy(polynomial(t[..., 0].detach().numpy()))),
+    polynomial = np.polynomial.Polynomial.fit(x, y, 8)
+    means: dict[str, Any] = {
+        "zero": "zero",
+        "polynomial": lambda t: torch.from_numpy(polynomial(t[..., 0].detach().numpy())),
     }
-    for model in models.values():
-        fit(model)
-    outlier = np.isin(np.arange(len(x)), rows)
+    models = {
+        name: RCGP(X, torch.from_numpy(y), mean=mean, kernel=_periodic_kernel(), noise=0.01)
+        for name, mean in means.items()
+    }
     return {
         "x": x.tolist(),
         "y": y.tolist(),
-        "outlier": outlier.tolist(),
+        "outlier": np.isin(np.arange(len(x)), rows).tolist(),
         "truth": truth.tolist(),
         "prior": polynomial(x).tolist(),
         **{name: _curve(model, x) for name, model in models.items()},
     }
+
+
+def _row_before(row: int) -> int:
+    """The row before this one; the first has none before it."""
+    return max(row - 1, 0)
+
+
+def _periodic_kernel() -> gpytorch.kernels.Kernel:
+    """exp(−2 sin²(π (x − x')/3)): the paper's periodic kernel of period 3, with lengthscale and variance one."""
+    base = gpytorch.kernels.PeriodicKernel().double()
+    base.period_length, base.lengthscale = 3.0, 1.0
+    kernel = gpytorch.kernels.ScaleKernel(base).double()
+    kernel.outputscale = 1.0
+    return kernel
 
 
 def _both(X: Numbers, y: Numbers) -> tuple[GaussianGP, RCGP]:
@@ -186,6 +222,13 @@ def _curve(model: RCGP, grid: Numbers) -> dict[str, list[float]]:
     with torch.no_grad():
         posterior = model.posterior(torch.from_numpy(grid[:, None]))
         return {"mean": posterior.mean.tolist(), "std": posterior.stddev.tolist()}
+
+
+def _prior(model: RCGP) -> list[float]:
+    """The prior mean at the training inputs."""
+    with torch.no_grad():
+        values: list[float] = model.mean(model.train_X).tolist()
+        return values
 
 
 def _in_dollars(values: list[float], key: str, y: Numbers) -> list[float]:

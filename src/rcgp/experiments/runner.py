@@ -6,15 +6,22 @@ A run may be killed at any time. Finished runs are on disk and are not repeated;
 from __future__ import annotations
 
 import datetime
+import functools
+import hashlib
 import importlib.metadata
 import multiprocessing
 import os
 import platform
+import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +30,10 @@ from threadpoolctl import threadpool_limits
 
 from rcgp.experiments.records import Config, Record, RecordFile, key_of
 
-__all__ = ["Experiment", "Failure", "Options", "Progress", "run_experiment"]
+__all__ = ["Experiment", "Failure", "Options", "Progress", "code_state", "run_experiment"]
+
+#: So many processes may die one after the other, with no run finished between, before an experiment is given up.
+_MOST_DEATHS = 5
 
 #: Told the number of finished runs and of all runs.
 Progress = Callable[[int, int], None]
@@ -53,26 +63,33 @@ class Experiment:
         title: one line.
         configs: all runs for given options; each a dictionary of plain values.
         run: makes one of them and gives its values, also plain.
+        most_jobs: at most this many processes at a time, for one that measures time; ``None`` is as many as asked for.
     """
 
     name: str
     title: str
     configs: Callable[[Options], Sequence[Config]]
     run: Callable[[Config], dict[str, Any]]
+    most_jobs: int | None = None
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that raised."""
+    """A run that raised, or whose process died."""
 
     config: Config
     error: str
 
 
 def run_experiment(
-    experiment: Experiment, options: Options, folder: Path, jobs: int = 1, progress: Progress | None = None
+    experiment: Experiment,
+    options: Options,
+    folder: Path,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    redo: str | None = None,
 ) -> tuple[list[Record], list[Failure], list[str]]:
-    """Make every run that has no record yet.
+    """Make every run that has no record yet, or make recorded ones again.
 
     Args:
         experiment: what to run.
@@ -80,52 +97,110 @@ def run_experiment(
         folder: where ``NAME.jsonl`` is.
         jobs: processes, each with one thread.
         progress: told after each run.
+        redo: a method, or ``"all"``. Whatever the options say, its recorded runs are made again and nothing else: those
+            of other code than this, so that a redo that was interrupted goes on; if there are none, all of them. The
+            old records stay in the file, but of two the newer counts.
 
     Returns:
-        The records of all configurations, old and new; the runs that failed, which stay without a record; and notices.
+        The records of the configurations asked for, old and new; the runs that failed, which stay without a new
+        record; and notices.
+
+    Raises:
+        LockedError: if another process runs the same experiment in the same folder.
     """
     file = RecordFile(folder / f"{experiment.name}.jsonl")
-    records, notices = file.read()
-    known = {record.key: record for record in records}
-    wanted = list(experiment.configs(options))
-    missing = [config for config in wanted if key_of(config) not in known]
-    done, failures = len(wanted) - len(missing), []
-    if progress is not None:
-        progress(done, len(wanted))
-    for outcome in _outcomes(experiment, missing, jobs):
-        if isinstance(outcome, Failure):
-            failures.append(outcome)
+    with file.locked() as notices:
+        notices += file.set_aside()
+        known = {record.key: record for record in file}
+        if redo is None:
+            wanted = list(experiment.configs(options))
+            missing = [config for config in wanted if key_of(config) not in known]
         else:
-            file.append(outcome)
-            known[outcome.key] = outcome
-        done += 1
+            chosen = [record for record in known.values() if redo in ("all", record.config.get("method"))]
+            other = [record for record in chosen if record.code != code_state()]
+            wanted = missing = [record.config for record in other or chosen]
+        done, failures = len(wanted) - len(missing), []
         if progress is not None:
             progress(done, len(wanted))
+        for outcome in _outcomes(experiment, missing, min(jobs, experiment.most_jobs or jobs)):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+            else:
+                file.append(outcome)
+                known[outcome.key] = outcome
+            done += 1
+            if progress is not None:
+                progress(done, len(wanted))
     return [known[key_of(config)] for config in wanted if key_of(config) in known], failures, notices
 
 
 def _outcomes(experiment: Experiment, configs: Sequence[Config], jobs: int) -> Iterator[Record | Failure]:
-    """What comes of each run, as it comes."""
-    if not configs:
-        return
+    """What comes of each run, as it comes. Runs whose process dies are failures, and the others go on in new processes.
+
+    This ends: each death uses up the runs that were under way, and after several without a finished run between them no
+    more are begun.
+    """
+    waiting, deaths = deque(configs), 0
+    while waiting and deaths < _MOST_DEATHS:
+        for outcome in _outcomes_of_pool(experiment, waiting, jobs):
+            if isinstance(outcome, _Died):
+                deaths += 1
+                yield from (Failure(config, "the process died; out of memory?") for config in outcome.configs)
+            else:
+                deaths = 0
+                yield outcome
+    yield from (Failure(config, f"not tried, after {deaths} processes died one after the other") for config in waiting)
+
+
+@dataclass(frozen=True)
+class _Died:
+    """A process of the pool was killed while these runs were under way: nobody knows in which of them."""
+
+    configs: list[Config]
+
+
+def _outcomes_of_pool(experiment: Experiment, waiting: deque[Config], jobs: int) -> Iterator[Record | Failure | _Died]:
+    """Take runs from those that wait until none is left or a process dies, which is then the last outcome."""
     # Started anew and not forked, since a fork inherits the state of torch's threads.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_prepare_worker, initargs=(os.getpid(),)) as pool:
-        queue = iter(configs)
-        pending: set[Future[Record | Failure]] = set()
-        try:
-            while True:
-                # A few at a time: when interrupted, nothing but these is waited for.
-                while len(pending) < 2 * jobs and (config := next(queue, None)) is not None:
-                    pending.add(pool.submit(_run_one, experiment, config))
-                if not pending:
-                    return
-                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    lifeline, held = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_prepare_worker, initargs=(lifeline,))
+    pending: dict[Future[Record | Failure], Config] = {}
+    try:
+        while waiting or pending:
+            # No more than are under way: when a process dies, these are lost and no others.
+            while waiting and len(pending) < jobs:
+                with _interrupts_held():
+                    future = pool.submit(_run_one, experiment, waiting[0])
+                pending[future] = waiting.popleft()
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                outcome = future.result()
+                del pending[future]
+                yield outcome
+    except BrokenProcessPool:
+        lost = [config for future, config in pending.items() if not future.done() or future.exception() is not None]
+        yield from (future.result() for future, config in pending.items() if config not in lost)
+        # A death before any run was handed over counts for the next, or the same would happen for ever.
+        yield _Died(lost or [waiting.popleft()])
+    finally:
+        if pending:  # interrupted: nobody waits for these any more
+            held.close()
+        pool.shutdown(cancel_futures=True)
+        held.close()
+        lifeline.close()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back, in this thread and in processes that it starts meanwhile: those are told to stop otherwise."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run_one(experiment: Experiment, config: Config) -> Record | Failure:
@@ -141,17 +216,21 @@ def _run_one(experiment: Experiment, config: Config) -> Record | Failure:
         seconds=time.perf_counter() - began,
         versions=_versions(),
         time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seed=config.get("seed", config.get("index")),
+        code=code_state(),
+        machine=_machine(),
     )
 
 
-def _prepare_worker(parent: int) -> None:
-    """One thread for each process, and no process that outlives a parent that was killed."""
+def _prepare_worker(lifeline: Connection) -> None:
+    """One thread for each process, and an end to it when the other end of the lifeline is closed or its holder dies."""
     torch.set_num_threads(1)
     threadpool_limits(1)
+    code_state()  # now: the source may change while the process runs
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
+        with suppress(EOFError, OSError):
+            lifeline.recv_bytes()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -160,3 +239,22 @@ def _prepare_worker(parent: int) -> None:
 def _versions() -> dict[str, str]:
     names = ("rcgp", "torch", "gpytorch", "scipy", "numpy")
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
+
+
+def _machine() -> dict[str, float]:
+    """Cores, and where the system tells it the memory in GiB."""
+    machine: dict[str, float] = {"cores": os.cpu_count() or 1}
+    with suppress(AttributeError, ValueError, OSError):  # not on Windows
+        machine["memory"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    return machine
+
+
+@functools.cache
+def code_state() -> str:
+    """What tells the code that runs: a short hash of the names and contents of all source files of the package."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]

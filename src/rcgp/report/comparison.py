@@ -6,9 +6,11 @@ A table is text in cells; it becomes Markdown for the repository and HTML for a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,14 +25,18 @@ _PAPER_REPETITIONS = 50
 #: The paper prints two decimals: its own rounding has this standard deviation.
 _ROUNDING = 0.01 / math.sqrt(12.0)
 
-_CONTAMINATION_TITLES = {"clean": "no outliers", "focused": "focused", "asymmetric": "asymmetric", "uniform": "uniform"}
-_METRICS = {
-    "mae": "mean absolute error",
-    "rmse": "root mean square error",
-    "nlpd": "negative log predictive density",
-    "coverage": "coverage of the 95 % interval",
-    "crps": "continuous ranked probability score",
-}
+_CONTAMINATION_TITLES = MappingProxyType(
+    {"clean": "no outliers", "focused": "focused", "asymmetric": "asymmetric", "uniform": "uniform"}
+)
+_METRICS = MappingProxyType(
+    {
+        "mae": "mean absolute error",
+        "rmse": "root mean square error",
+        "nlpd": "negative log predictive density",
+        "coverage": "coverage of the 95 % interval",
+        "crps": "continuous ranked probability score",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,8 @@ class Table:
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join([*lines, "", *([self.note, ""] if self.note else [])])
 
-    def html(self) -> str:
-        """As HTML, all text escaped."""
+    def html(self, level: int = 2) -> str:
+        """As HTML, all text escaped, with a heading of that level."""
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
         body = []
         for row in self.rows:
@@ -69,7 +75,7 @@ class Table:
                 body.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
         return (
-            f"<section><h2>{escape(self.title)}</h2><table><thead><tr>{head}</tr></thead>"
+            f"<section><h{level}>{escape(self.title)}</h{level}><table><thead><tr>{head}</tr></thead>"
             f"<tbody>{''.join(body)}</tbody></table>{note}</section>"
         )
 
@@ -86,38 +92,100 @@ def standard_errors_apart(ours: Sequence[float], paper: tuple[float, float]) -> 
     return (float(values.mean()) - paper[0]) / error
 
 
-def tables_of(experiment: str, records: Sequence[Record]) -> list[Table]:
-    """All tables that the records of an experiment give; none for a figure."""
+def tables_of(experiment: str, records: Sequence[Record]) -> tuple[list[Table], list[str]]:
+    """All tables that the records of an experiment give, none for a figure; and notices about records that fit none."""
     if experiment == "table2":
         return time_tables(records)
     if experiment in ("table1", "table_c_loo"):
         return accuracy_tables(records)
-    return []
+    return [], []
 
 
-def accuracy_tables(records: Sequence[Record]) -> list[Table]:
-    """A table for each protocol and score; the first with the paper's numbers beside ours."""
+def accuracy_tables(records: Sequence[Record]) -> tuple[list[Table], list[str]]:
+    """A table for each protocol and score, the first with the paper's numbers beside ours; and notices."""
+    records, notices = _fitting(records, {"data": DATA, "contamination": CONTAMINATIONS, "method": tuple(TITLES)})
     tables = []
-    for protocol in sorted({record.config["protocol"] for record in records}):
-        chosen = [record for record in records if record.config["protocol"] == protocol]
+    for protocol, chosen in _by_protocol(records):
         methods = _in_order(TITLES, {record.config["method"] for record in chosen})
-        repetitions = len({record.config["index"] for record in chosen})
+        below = f"{_convergence(chosen, methods)}{_states_of_code(chosen, methods)}"
         for metric, title in _METRICS.items():
-            rows = _accuracy_rows(chosen, methods, metric)
-            note = f"Mean and standard deviation over {repetitions} repetitions"
+            cells = _accuracy_cells(chosen, metric)
+            counts = [len(cell) for cell in cells.values()]
+            note = _over("Mean and standard deviation", counts)
             if metric == "mae":
-                note += "; behind a slash the paper's mean, and the difference in standard errors"
+                note += "; behind a slash the paper's mean"
+                note += ", and the difference in standard errors" if max(counts, default=0) > 1 else ""
             heading = f"{title[0].upper()}{title[1:]}, protocol “{protocol}”"
-            tables.append(Table(heading, ["", *(TITLES[method] for method in methods)], rows, f"{note}."))
-    return tables
+            head = ["", *(TITLES[method] for method in methods)]
+            tables.append(Table(heading, head, _accuracy_rows(cells, methods, metric), f"{note}.{below}"))
+    return tables, notices
 
 
-def _accuracy_rows(records: Sequence[Record], methods: Sequence[str], metric: str) -> list[list[str]]:
-    cells: dict[tuple[str, str, str], list[float]] = {}
+def _fitting(records: Sequence[Record], known: Mapping[str, Collection[str]]) -> tuple[list[Record], list[str]]:
+    """The records whose configuration has a place in the table, and a notice that names one without, if there are."""
+    fitting: list[Record] = []
+    foreign: list[Record] = []
     for record in records:
         config = record.config
-        key = (config["contamination"], config["data"], config["method"])
-        cells.setdefault(key, []).append(float(record.values[metric]))
+        fits = isinstance(config.get("protocol"), str) and all(config.get(name) in known[name] for name in known)
+        (fitting if fits else foreign).append(record)
+    if not foreign:
+        return fitting, []
+    count = "1 record has" if len(foreign) == 1 else f"{len(foreign)} records have"
+    return fitting, [f"{foreign[0].experiment}: {count} no place in the tables, such as {foreign[0].key}"]
+
+
+def _by_protocol(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
+    for protocol in sorted({record.config["protocol"] for record in records}):
+        yield protocol, [record for record in records if record.config["protocol"] == protocol]
+
+
+def _over(what: str, counts: Collection[int]) -> str:
+    """What a table shows, and of how many runs: those behind each of its cells."""
+    fewest, most = min(counts, default=0), max(counts, default=0)
+    if fewest != most:
+        return f"{what}, between {fewest} and {most} repetitions in a cell"
+    return "One run in each cell" if most == 1 else f"{what} over {most} repetitions"
+
+
+def _convergence(records: Sequence[Record], methods: Sequence[str]) -> str:
+    """How many fits of each method did not converge, as a sentence; empty where the records do not say."""
+    told = [record for record in records if isinstance(record.values.get("converged"), bool)]
+    parts = []
+    for method in methods:
+        fits = [record.values["converged"] for record in told if record.config["method"] == method]
+        if not all(fits):
+            parts.append(f"{TITLES[method]} {fits.count(False)} of {len(fits)}")
+    if parts:
+        return f" Fits that did not converge: {', '.join(parts)}."
+    return " All fits converged." if told else ""
+
+
+def _states_of_code(records: Sequence[Record], methods: Sequence[str]) -> str:
+    """Of methods whose records were made by code that changed in between: by how many states of it."""
+    parts = []
+    for method in methods:
+        states = {record.code for record in records if record.config.get("method") == method}
+        if len(states) > 1:
+            parts.append(f"{TITLES[method]} {len(states)}")
+    return f" The code changed between the runs; its states: {', '.join(parts)}." if parts else ""
+
+
+Cells = dict[tuple[str, str, str], list[float]]
+
+
+def _accuracy_cells(records: Sequence[Record], metric: str) -> Cells:
+    """All values of a score, by contamination, data and method."""
+    cells: Cells = {}
+    for record in records:
+        value = record.values.get(metric)
+        if isinstance(value, int | float):
+            key = (record.config["contamination"], record.config["data"], record.config["method"])
+            cells.setdefault(key, []).append(float(value))
+    return cells
+
+
+def _accuracy_rows(cells: Cells, methods: Sequence[str], metric: str) -> list[list[str]]:
     rows: list[list[str]] = []
     for contamination in CONTAMINATIONS:
         lines = []
@@ -132,14 +200,20 @@ def _accuracy_rows(records: Sequence[Record], methods: Sequence[str], metric: st
 
 
 def _cell(ours: Sequence[float], paper: tuple[float, float] | None) -> str:
+    """Mean and standard deviation of what is finite, and the paper's; of a single run there is no deviation."""
     if not ours:
         return "–"
-    values = np.asarray(ours)
-    spread = values.std(ddof=1) if len(values) > 1 else 0.0
-    text = f"{values.mean():.3f} ({spread:.3f})"
-    if paper is None:
-        return text
-    return f"{text} / {paper[0]:.2f}, {standard_errors_apart(ours, paper):+.1f} se"
+    finite = [value for value in ours if math.isfinite(value)]
+    several = len(finite) > 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        text = f"{np.mean(finite):.3f}" if finite else ""
+        text += f" ({np.std(finite, ddof=1):.3f})" if several else ""
+        if len(finite) < len(ours):
+            text = f"{text}, {len(ours) - len(finite)} not finite".removeprefix(", ")
+        if paper is None:
+            return text
+        apart = f", {standard_errors_apart(finite, paper):+.1f} se" if several else ""
+    return f"{text} / {paper[0]:.2f}{apart}"
 
 
 def _paper_value(contamination: str, data: str, method: str) -> tuple[float, float] | None:
@@ -148,26 +222,28 @@ def _paper_value(contamination: str, data: str, method: str) -> tuple[float, flo
     return TABLE_1.get((contamination, data), {}).get(method)
 
 
-def time_tables(records: Sequence[Record]) -> list[Table]:
-    """Seconds of a fit, and their ratio to the GP's, for each protocol; the paper's ratios beside ours."""
+def time_tables(records: Sequence[Record]) -> tuple[list[Table], list[str]]:
+    """Seconds of a fit, and their ratio to the GP's, for each protocol, the paper's ratios beside ours; and notices."""
+    records, notices = _fitting(records, {"data": DATA, "contamination": CONTAMINATIONS})
     tables = []
-    for protocol in sorted({record.config["protocol"] for record in records}):
-        chosen = [record for record in records if record.config["protocol"] == protocol]
-        methods = _in_order(TITLES, {method for record in chosen for method in record.values["seconds"]})
+    for protocol, chosen in _by_protocol(records):
+        methods = _in_order(TITLES, {method for record in chosen for method in _times(record, "seconds")})
         head = ["", *(TITLES[method] for method in methods)]
-        repetitions = len({record.config["index"] for record in chosen})
-        note = f"Median over {repetitions} repetitions, all methods one after the other in one process with one thread"
+        counts = Counter((record.config["contamination"], record.config["data"]) for record in chosen)
+        note = _over("Median", counts.values()) + ", all methods one after the other in one process with one thread"
+        states = len({record.code for record in chosen})
+        changed = f" The code changed between the runs; its states: {states}." if states > 1 else ""
         seconds = _time_rows(chosen, methods, _seconds)
-        tables.append(Table(f"Seconds of a fit, protocol “{protocol}”", head, seconds, f"{note}."))
+        tables.append(Table(f"Seconds of a fit, protocol “{protocol}”", head, seconds, f"{note}.{changed}"))
         tables.append(
             Table(
                 f"Time of a fit over the GP's, protocol “{protocol}”",
                 head,
                 _time_rows(chosen, methods, _ratio),
-                f"{note}; behind a slash the ratio of the paper's means.",
+                f"{note}; behind a slash the ratio of the paper's means.{changed}",
             )
         )
-    return tables
+    return tables, notices
 
 
 def _time_rows(
@@ -186,13 +262,25 @@ def _time_rows(
 
 
 def _seconds(records: Sequence[Record], data: str, method: str) -> str:
-    return f"{np.median([record.values['seconds'][method] for record in records]):.2f}"
+    return _median(records, "seconds", method)
 
 
 def _ratio(records: Sequence[Record], data: str, method: str) -> str:
-    ours = np.median([record.values["ratio"][method] for record in records])
-    paper = TABLE_2[data]
-    return f"{ours:.2f}" if method == "gp" else f"{ours:.2f} / {paper[method][0] / paper['gp'][0]:.1f}"
+    ours, paper = _median(records, "ratio", method), TABLE_2[data]
+    return ours if method == "gp" or method not in paper else f"{ours} / {paper[method][0] / paper['gp'][0]:.1f}"
+
+
+def _median(records: Sequence[Record], name: str, method: str) -> str:
+    """Of what is finite."""
+    values = [_times(record, name).get(method, math.nan) for record in records]
+    finite = [value for value in values if math.isfinite(value)]
+    return f"{np.median(finite):.2f}" if finite else "–"
+
+
+def _times(record: Record, name: str) -> dict[str, float]:
+    """A number for each method; none in a record that is not one of times."""
+    found = record.values.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _in_order(order: Iterable[str], present: set[str]) -> list[str]:

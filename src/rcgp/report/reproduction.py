@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
+from typing import TypeVar
 
-from rcgp.experiments import EXPERIMENTS, Record
+from rcgp.experiments import EXPERIMENTS, Options, Record
+from rcgp.experiments.records import key_of
 from rcgp.report.comparison import tables_of
 from rcgp.report.paper_figures import DRAWINGS, draw_figure
 from rcgp.saving import write_whole
 
-__all__ = ["render", "write_page"]
+__all__ = ["origin_of", "render", "write_page"]
+
+T = TypeVar("T")
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1c2230;
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 88rem; padding: 0 1rem; color: #1c2230;
   background: #fff }
-h1 { margin-bottom: 0 } h2 { margin: 2.5rem 0 .5rem; font-size: 1.15rem } section { overflow-x: auto }
+h1 { margin-bottom: 0 } h2 { margin: 2.5rem 0 .5rem; font-size: 1.3rem } section { overflow-x: auto }
+h3 { margin: 1.5rem 0 .5rem; font-size: 1.05rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid #dde; text-align: right; white-space: nowrap }
 th:first-child { text-align: left } th.group { background: #f3f5f9 } img { max-width: 100%; height: auto }
@@ -29,43 +36,108 @@ p { color: #556 } figure { margin: 0 }
 """
 
 
-def render(experiment: str, records: Sequence[Record], folder: Path) -> list[Path]:
-    """Write the tables, or the figure, that records of an experiment give. Returns the files."""
+def render(experiment: str, records: Sequence[Record], folder: Path) -> tuple[list[Path], list[str]]:
+    """Write the tables, or the figure, that records of an experiment give. Returns the files, and notices."""
     if not records:
-        return []
+        return [], []
     if experiment in DRAWINGS:
-        return draw_figure(records[-1], folder)
-    tables = tables_of(experiment, records)
-    title = EXPERIMENTS[experiment].title
-    markdown = f"## {title}\n\n" + "\n".join(table.markdown() for table in tables)
-    html = _page(title, "".join(table.html() for table in tables))
+        return _drawn(experiment, records, folder)
+    tables, notices = tables_of(experiment, records)
+    title, origin = EXPERIMENTS[experiment].title, origin_of(experiment, records)
+    markdown = f"## {title}\n\n{origin}\n\n" + "\n".join(table.markdown() for table in tables)
+    html = _page(title, _paragraph(origin) + "".join(table.html() for table in tables))
     paths = [folder / f"{experiment}.md", folder / f"{experiment}.html"]
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in zip(paths, (markdown, html), strict=True):
         write_whole(path, content.encode())
-    return paths
+    return paths, notices
 
 
-def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> Path:
-    """One HTML page with all tables and figures, pictures inside, so that it can be sent as one file."""
-    parts = []
+def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[Path, list[str]]:
+    """One HTML page with all tables and figures, pictures inside, so that it can be sent as one file; and notices."""
+    parts, notices = [], []
     for name, found in records.items():
         if not found:
             continue
+        title = escape(EXPERIMENTS[name].title)
         if name in DRAWINGS:
-            _, picture = draw_figure(found[-1], folder)
-            data = base64.b64encode(picture.read_bytes()).decode()
-            title = escape(EXPERIMENTS[name].title)
-            parts.append(
-                f"<section><h2>{title}</h2><figure>"
-                f'<img alt="{title}" src="data:image/png;base64,{data}"></figure></section>'
+            paths, told = _drawn(name, found, folder)
+            pictures = [base64.b64encode(path.read_bytes()).decode() for path in paths if path.suffix == ".png"]
+            content = "".join(
+                f'<figure><img alt="{title}" src="data:image/png;base64,{data}"></figure>' for data in pictures
             )
         else:
-            parts += [table.html() for table in tables_of(name, found)]
+            tables, told = tables_of(name, found)
+            content = "".join(table.html(level=3) for table in tables)
+        notices += told
+        parts.append(f"<section><h2>{title}</h2>{_paragraph(origin_of(name, found))}{content}</section>")
     path = folder / "reproduction.html"
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(path, _page("Robust and conjugate Gaussian process regression, reproduced", "".join(parts)).encode())
-    return path
+    return path, notices
+
+
+def _drawn(experiment: str, records: Sequence[Record], folder: Path) -> tuple[list[Path], list[str]]:
+    """The files of a figure, from the newest of its records; none, and a notice, where that is of another kind."""
+    record = replace(records[-1], experiment=experiment)
+    try:
+        return draw_figure(record, folder), []
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        return [], [f"{experiment}: its record cannot be drawn ({reason}); --redo all makes it again"]
+
+
+def origin_of(experiment: str, records: Sequence[Record]) -> str:
+    """What made the records, when, where and with what, as far as they tell, in one line of Markdown."""
+    dates = sorted({record.time[:10] for record in records if record.time})
+    when = f" on {dates[0]}" if len(dates) == 1 else f" from {dates[0]} to {dates[-1]}" if dates else ""
+    commands = [f"`{command}`" for command in _commands(experiment, records)]
+    machines = _different(_machine(record) for record in records if record.machine)
+    versions = [
+        f"{name} {' and '.join(_different(str(r.versions[name]) for r in records if name in r.versions))}"
+        for name in _different(name for record in records for name in record.versions)
+    ]
+    parts = [
+        f"{len(records)} run{'s' if len(records) > 1 else ''}, made{when} by {' and '.join(commands)}",
+        *([f"on {' and '.join(machines)}"] if machines else []),
+        *([f"with {', '.join(versions)}"] if versions else []),
+    ]
+    return f"{'; '.join(parts)}."
+
+
+def _paragraph(text: str) -> str:
+    """As HTML, escaped, with what stands between backquotes as code."""
+    marked = re.sub("`([^`]*)`", r"<code>\1</code>", escape(text))
+    return f"<p>{marked}</p>"
+
+
+def _commands(experiment: str, records: Sequence[Record]) -> list[str]:
+    """The least that one has to type for these runs: one command for each protocol."""
+    commands = []
+    named = [record.config.get("protocol") for record in records]
+    protocols: list[str | None] = _different(protocol for protocol in named if isinstance(protocol, str))
+    for protocol in protocols or [None]:  # none in a figure
+        chosen = [record for record in records if record.config.get("protocol") == protocol]
+        indices = [record.config.get("index") for record in chosen]
+        splits = 1 + max((index for index in indices if isinstance(index, int)), default=0)
+        options = Options(protocol=protocol or "paper", splits=splits, quick=True)
+        quick = {key_of(config) for config in EXPERIMENTS[experiment].configs(options)}
+        words = [f"rcgp reproduce {experiment}"]
+        if protocol is not None:
+            small = {record.key for record in chosen} <= quick
+            words += [f"--protocol {protocol}", "--quick" if small else f"--splits {splits}"]
+        commands.append(" ".join(words))
+    return commands
+
+
+def _machine(record: Record) -> str:
+    units = {"cores": "cores", "memory": "GiB of memory"}
+    return ", ".join(f"{record.machine[name]} {unit}" for name, unit in units.items() if name in record.machine)
+
+
+def _different(values: Iterable[T]) -> list[T]:
+    """Each value once, in the order in which they first come."""
+    return list(dict.fromkeys(values))
 
 
 def _page(title: str, body: str) -> str:

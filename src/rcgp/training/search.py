@@ -37,6 +37,9 @@ _NUMERICAL_ERRORS = (
 # hyperparameters takes up to half as many evaluations again.
 _MEMORY = 30
 
+# Gain of an iteration, relative to the value for each observation and to one, below which the search ends: SciPy's.
+_TOLERANCE = 2.2e-9
+
 # Gradient for each observation, in natural scales, below which a point is as good as the best.
 _FLAT = 1e-4
 
@@ -132,8 +135,11 @@ class Search:
         self.reason = reason
         return -math.inf, np.zeros_like(x)
 
-    def run(self, start: Vector, max_iterations: int) -> Outcome:
-        """L-BFGS-B from one start, on the negative objective for each observation."""
+    def run(self, start: Vector, max_iterations: int, tolerance: float = _TOLERANCE) -> Outcome:
+        """L-BFGS-B from one start, on the negative objective for each observation.
+
+        It ends where an iteration gains less than the tolerance, relative to the value and to one.
+        """
         at_start = self.evaluate(start)
         best, slope = Outcome(at_start[0], start), float(np.abs(at_start[1]).max(initial=0.0)) / self.size
         if best.value == -math.inf:
@@ -157,13 +163,24 @@ class Search:
             jac=True,
             method="L-BFGS-B",
             bounds=scipy.optimize.Bounds(self.lower / self.scale, self.upper / self.scale),
-            options={"maxiter": max_iterations, "maxfun": 20 * max_iterations, "maxcor": _MEMORY},
+            options={
+                "maxiter": max_iterations,
+                "maxfun": 20 * max_iterations,
+                "maxcor": _MEMORY,
+                "ftol": tolerance,
+            },
         )
         message, converged = str(result.message).strip(": "), bool(result.success)
         if message == "ABNORMAL":  # SciPy says no more than that
-            converged = slope < _FLAT
+            converged = slope < _FLAT or self._rounding(best) > _TOLERANCE
             message = "no better point found along the last direction" + (", for rounding errors" if converged else "")
         return Outcome(best.value, best.x, int(result.nit), converged, message)
+
+    def _rounding(self, best: Outcome) -> float:
+        """Rounding errors of the objective at a point, for each observation: what a step of no size changes."""
+        value, _ = self.evaluate(best.x + 1e-13 * (1.0 + np.abs(best.x)))
+        size = self.size + abs(best.value)
+        return abs(value - best.value) / size if math.isfinite(value) else 0.0
 
     def _wall(self, x: Vector, best: Outcome) -> tuple[float, Vector]:
         """A loss that rises steeply from the best point to x, so that the line search interpolates back towards it.

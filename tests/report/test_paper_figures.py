@@ -1,0 +1,143 @@
+"""Drawings of the paper's figures: every series there, every axis named, no text cut off."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rcgp.experiments import EXPERIMENTS, Record
+from rcgp.report.paper_figures import DRAWINGS, draw_figure
+
+FOLDER = Path(__file__).parents[3] / "shared" / "data"
+
+#: For each panel the labels of both axes, its title, and what its legend must tell apart.
+EPSILONS = tuple(f"ε = {epsilon}" for epsilon in ("0.01", "0.05", "0.1", "0.2", "0.5", "0.9"))
+PANELS = {
+    "figure_synthetic": [("x", "y", "", ("observation", "outlier", "truth", "GP", "RCGP"))],
+    "figure_influence": [("observation moved by", "influence", "", ("GP", "RCGP"))],
+    "figure_weights": [("y − m(x)", "weight", "", ("IMQ", "SE"))],
+    "figure_varying_c": [
+        ("x", "y", "full", ("observation", *EPSILONS)),
+        ("x", "", "no shrinkage term", ("observation", *EPSILONS)),
+        ("x", "", "no noise term", ("observation", *EPSILONS)),
+    ],
+    "figure_outliers": [
+        ("x", "y", "asymmetric", ("observation", "outlier")),
+        ("x", "", "focused", ("observation", "outlier")),
+    ],
+    "figure_flash_crash": [
+        ("", "DJIA", "", ("observation", "GP", "RCGP")),
+        ("hour of 23 April 2013", "weight", "", ()),
+    ],
+    "figure_prior_mean": [
+        ("x", "y", "", ("observation", "outlier", "truth", "prior mean zero", "polynomial prior mean", "polynomial"))
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def values_of():
+    """The values of a figure, computed once."""
+    known = {}
+
+    def values(name):
+        if name == "figure_flash_crash" and not Path(os.environ.get("RCGP_DATA_HOME", FOLDER)).is_dir():
+            reason = "needs the data files; name their folder in RCGP_DATA_HOME"
+            pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+        if name not in known:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("RCGP_DATA_HOME", os.environ.get("RCGP_DATA_HOME", str(FOLDER)))
+                known[name] = EXPERIMENTS[name].run({"index": 0})
+        return known[name]
+
+    return values
+
+
+def series_of(axis):
+    """What was drawn under a label: x and y of lines and of points."""
+    found = {}
+    for line in axis.lines:
+        found[line.get_label()] = np.asarray(line.get_xydata(), dtype=float)
+    for points in axis.collections:
+        found.setdefault(points.get_label(), np.asarray(points.get_offsets(), dtype=float))
+    return {label: data for label, data in found.items() if not label.startswith("_")}
+
+
+def legends_of(figure):
+    return [*figure.legends, *(axis.get_legend() for axis in figure.axes if axis.get_legend())]
+
+
+def shown_texts(figure):
+    """Titles, names of axes, texts of legends and the tick labels in view."""
+    texts = [text for legend in legends_of(figure) for text in legend.get_texts()]
+    for axis in figure.axes:
+        texts += [axis.title, axis.xaxis.label, axis.yaxis.label]
+        for side in (axis.xaxis, axis.yaxis):
+            low, high = side.get_view_interval()
+            texts += [tick.label1 for tick in side.get_major_ticks() if low <= tick.get_loc() <= high]
+    return [text for text in texts if text.get_text() and text.get_visible()]
+
+
+def test_every_figure_is_described_here():
+    assert set(PANELS) == set(DRAWINGS)
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_every_panel_has_its_series_its_axes_and_a_legend(name, values_of):
+    figure = DRAWINGS[name](values_of(name))
+    told = {text.get_text() for legend in legends_of(figure) for text in legend.get_texts()}
+    assert len(figure.axes) == len(PANELS[name])
+    for axis, (xlabel, ylabel, title, labels) in zip(figure.axes, PANELS[name], strict=True):
+        assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_title()) == (xlabel, ylabel, title)
+        series = series_of(axis)
+        assert set(series) == set(labels)
+        assert all(len(data) >= 2 and np.isfinite(data).all() for data in series.values())
+        assert told >= set(labels)
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_no_text_is_cut_off_and_no_legend_lies_on_another_text(name, values_of):
+    figure = DRAWINGS[name](values_of(name))
+    figure.draw_without_rendering()
+    texts = shown_texts(figure)
+    assert len(texts) > 10
+    for text in texts:
+        box, page = text.get_window_extent(), figure.bbox
+        inside = page.x0 <= box.x0 < box.x1 <= page.x1 and page.y0 <= box.y0 < box.y1 <= page.y1
+        assert inside, text.get_text()
+    for legend in legends_of(figure):
+        own, area = set(legend.get_texts()), legend.get_window_extent()
+        assert not [t.get_text() for t in texts if t not in own and area.overlaps(t.get_window_extent())]
+
+
+def test_curves_and_bands_are_those_of_the_record(values_of):
+    values = values_of("figure_prior_mean")
+    series = series_of(DRAWINGS["figure_prior_mean"](values).axes[0])
+    for label, key in (("prior mean zero", "zero"), ("polynomial prior mean", "polynomial")):
+        np.testing.assert_array_equal(series[label], np.column_stack([values["x"], values[key]["mean"]]))
+    np.testing.assert_array_equal(series["polynomial"][:, 1], values["prior"])
+    outlier = np.array(values["outlier"])
+    np.testing.assert_array_equal(series["outlier"][:, 1], np.array(values["y"])[outlier])
+    np.testing.assert_array_equal(series["observation"][:, 1], np.array(values["y"])[~outlier])
+
+
+def test_the_weights_below_the_flash_crash_are_on_its_time_axis(values_of):
+    values = values_of("figure_flash_crash")
+    top, bottom = DRAWINGS["figure_flash_crash"](values).axes
+    hours = np.array(values["minute"]) / 60
+    np.testing.assert_array_equal(bottom.lines[0].get_xydata(), np.column_stack([hours, values["weight"]]))
+    assert top.get_xlim() == bottom.get_xlim()
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_figures_are_drawn_as_pdf_and_png_and_the_same_each_time(name, values_of, tmp_path):
+    record = Record(name, {"index": 0}, values_of(name), 1.0, {"rcgp": "0"}, "2026-01-01T00:00:00+00:00")
+    paths = draw_figure(record, tmp_path)
+    contents = [path.read_bytes() for path in paths]
+    assert [path.name for path in paths] == [f"{name}.pdf", f"{name}.png"]
+    assert contents[0].startswith(b"%PDF")
+    assert contents[1].startswith(b"\x89PNG")
+    assert [path.read_bytes() for path in draw_figure(record, tmp_path)] == contents
