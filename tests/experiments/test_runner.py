@@ -250,12 +250,12 @@ def _two_at_a_time(options):
     return [{"index": index} for index in range(2)]
 
 
-def _process(config):
+def _own_process(config):
     return {"process": os.getpid()}
 
 
 def test_an_experiment_that_measures_time_has_the_machine_to_itself(tmp_path):
-    alone = Experiment("alone", "", _two_at_a_time, _process, most_jobs=1)
+    alone = Experiment("alone", "", _two_at_a_time, _own_process, most_jobs=1)
     records, failures, _ = run_experiment(alone, Options(), tmp_path, jobs=2)
     assert not failures
     assert len({record.values["process"] for record in records}) == 1
