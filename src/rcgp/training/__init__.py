@@ -1,5 +1,9 @@
-"""Training: objectives that score a model's hyperparameters, and the optimiser that maximises them."""
+"""Training: objectives that score a model's hyperparameters, and the searches that maximise them.
 
+``fit`` follows one objective, as the paper does; ``fit_adaptive`` also finds out which rows to trust.
+"""
+
+from rcgp.training.adaptive import AdaptiveReport, Parts, Round, fit_adaptive
 from rcgp.training.fit import FitError, FitReport, fit
 
-__all__ = ["FitError", "FitReport", "fit"]
+__all__ = ["AdaptiveReport", "FitError", "FitReport", "Parts", "Round", "fit", "fit_adaptive"]

@@ -16,9 +16,9 @@ from threadpoolctl import ThreadpoolController
 
 from rcgp.models import RCGP
 from rcgp.training.objectives import OBJECTIVES, Objective
-from rcgp.training.search import Progress, Search
+from rcgp.training.search import TOLERANCE, Progress, Search
 
-__all__ = ["FitError", "FitReport", "fit"]
+__all__ = ["FitError", "FitReport", "fit", "in_double", "reporter"]
 
 
 class FitError(RuntimeError):
@@ -91,6 +91,7 @@ def fit(
     max_iterations: int = 1000,
     seed: int | None = None,
     progress: bool | Progress = False,
+    tolerance: float = TOLERANCE,
 ) -> FitReport:
     """Choose the hyperparameters of a model by maximising an objective with L-BFGS-B.
 
@@ -109,6 +110,7 @@ def fit(
         max_iterations: limit on the iterations of each start.
         seed: seed of the restarts.
         progress: ``True`` shows evaluations and best value on standard error; or a function called with both.
+        tolerance: gain of an iteration below which a search ends, relative to the value for each observation and to 1.
 
     Returns:
         The report. Cost O(n³) for each evaluation.
@@ -123,10 +125,10 @@ def fit(
         if not isinstance(number, SupportsIndex) or number < least:
             raise ValueError(f"{argument} must be a whole number, at least {least}, got {number!r}")
     began = time.perf_counter()
-    with torch.inference_mode(False), _float64(model), _scipy_on_one_thread(), _reporter(progress) as report:
+    with torch.inference_mode(False), in_double(model), _scipy_on_one_thread(), reporter(progress) as report:
         search = Search(model, function, report)
         try:
-            outcomes = [search.run(start, max_iterations) for start in search.starts(restarts, seed)]
+            outcomes = [search.run(start, max_iterations, tolerance) for start in search.starts(restarts, seed)]
         except KeyboardInterrupt:
             if search.best is None:
                 search.restore()
@@ -173,7 +175,7 @@ def _named_objective(objective: str | Objective) -> tuple[str, Objective]:
 
 
 @contextmanager
-def _reporter(progress: bool | Progress) -> Iterator[Progress]:
+def reporter(progress: bool | Progress) -> Iterator[Progress]:
     """A function to tell evaluations and best value to: the caller's, one that shows them, or one that does nothing."""
     if callable(progress):
         yield progress
@@ -204,7 +206,7 @@ def _scipy_on_one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _float64(model: RCGP) -> Iterator[None]:
+def in_double(model: RCGP) -> Iterator[None]:
     """The model in float64 for as long as it takes."""
     dtype = model.train_y.dtype
     model.double()

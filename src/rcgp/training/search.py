@@ -23,7 +23,7 @@ from rcgp.models.constraints import Between
 from rcgp.models.defaults import robust_spread
 from rcgp.training.objectives import Objective
 
-__all__ = ["Outcome", "Progress", "Search"]
+__all__ = ["TOLERANCE", "Outcome", "Progress", "Search"]
 
 # What a Cholesky factorisation raises, ours or one inside a user's kernel or objective.
 _NUMERICAL_ERRORS = (
@@ -37,8 +37,8 @@ _NUMERICAL_ERRORS = (
 # hyperparameters takes up to half as many evaluations again.
 _MEMORY = 30
 
-# Gain of an iteration, relative to the value for each observation and to one, below which the search ends: SciPy's.
-_TOLERANCE = 2.2e-9
+#: Gain of an iteration, relative to the value for each observation and to one, below which a search ends: SciPy's.
+TOLERANCE = 2.2e-9
 
 # Gradient for each observation, in natural scales, below which a point is as good as the best.
 _FLAT = 1e-4
@@ -135,7 +135,7 @@ class Search:
         self.reason = reason
         return -math.inf, np.zeros_like(x)
 
-    def run(self, start: Vector, max_iterations: int, tolerance: float = _TOLERANCE) -> Outcome:
+    def run(self, start: Vector, max_iterations: int, tolerance: float = TOLERANCE) -> Outcome:
         """L-BFGS-B from one start, on the negative objective for each observation.
 
         It ends where an iteration gains less than the tolerance, relative to the value and to one.
@@ -172,7 +172,7 @@ class Search:
         )
         message, converged = str(result.message).strip(": "), bool(result.success)
         if message == "ABNORMAL":  # SciPy says no more than that
-            converged = slope < _FLAT or self._rounding(best) > _TOLERANCE
+            converged = slope < _FLAT or self._rounding(best) > TOLERANCE
             message = "no better point found along the last direction" + (", for rounding errors" if converged else "")
         return Outcome(best.value, best.x, int(result.nit), converged, message)
 

@@ -19,6 +19,7 @@ A class of your own needs ``forward`` alone; its slope then comes from autograd:
 from rcgp.weights.base import WeightFunction, smallest_weight
 from rcgp.weights.composed import NoNoiseTerm, NoShrinkage, OneSided, Product
 from rcgp.weights.elementary import Constant, Heteroskedastic
+from rcgp.weights.plateau import Plateau
 from rcgp.weights.thresholds import InverseMultiquadric, SquaredExponential, ThresholdWeight, quantile_threshold
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "NoNoiseTerm",
     "NoShrinkage",
     "OneSided",
+    "Plateau",
     "Product",
     "SquaredExponential",
     "ThresholdWeight",

@@ -1,0 +1,316 @@
+"""Adaptive centring: weights centred on what the other rows say, hyperparameters chosen by the rows that are trusted.
+
+The paper centres the weight of an observation on the prior mean and chooses hyperparameters by a score that outliers
+inflate. Here the centre of row i is what all other rows predict there, which does not depend on y_i: the closed form
+holds exactly, given the centres. Who is trusted and what is predicted depend on each other and are found in rounds:
+
+1. Rows near the median of y, on the scale of its spread, are trusted.
+2. Settle, in at most four rounds: hyperparameters by the evidence of the trusted rows; then leave-one-out predictions
+   with standard deviations S_i, weights centred on them with the threshold 3 S_i, and the rows within it are trusted.
+3. If that predicts rows worse than the median of their neighbours does (many outliers), start again from those medians.
+4. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`).
+5. Rejected rows that crowd together are judged by the rows outside (:mod:`rcgp.training.contested`).
+6. Hyperparameters by the leave-one-out score of the trusted rows, and the standard deviations checked on halves of
+   the data (:mod:`rcgp.training.calibration`).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rcgp.models import RCGP
+from rcgp.models.defaults import robust_spread
+from rcgp.training.calibration import excess_variance, scale_variance
+from rcgp.training.contested import contested_rows, judge
+from rcgp.training.fit import FitReport, fit, in_double, reporter
+from rcgp.training.neighbours import ask_neighbours
+from rcgp.training.objectives import Objective
+from rcgp.training.rows import (
+    Prediction,
+    evidence_of,
+    leave_out_score_of,
+    robust_spread_of,
+)
+from rcgp.training.search import Progress
+from rcgp.training.tails import Tail, fit_tail
+from rcgp.weights import Plateau
+
+__all__ = ["AdaptiveReport", "Parts", "Round", "fit_adaptive"]
+
+# Standard deviations within which a row is trusted while the rounds settle, and robust ones around the median before.
+_LIMIT = 3.0
+
+# How often hyperparameters and weights follow each other at most, how often the weights alone, and the share of rows
+# that may still change sides when that ends.
+_ROUNDS, _REPEATS, _SETTLED = 4, 2, 0.01
+
+# Searches end early as long as who is trusted is not settled.
+_ROUGH, _HALF, _FINE = 1e-4, 1e-5, 1e-7
+_HALF_ITERATIONS = 25
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of the recipe, each of which can be left out to see what it is good for.
+
+    Attributes:
+        neighbours: start again from the medians of neighbours where the rounds went wrong.
+        tail: take the threshold from the tail of the residuals; without, it is three standard deviations.
+        contested: have rows outside judge rejected rows that crowd together.
+        leave_one_out: choose the last hyperparameters by leave-one-out; without, by the evidence of the trusted rows.
+        calibration: check the standard deviations on halves of the data.
+    """
+
+    neighbours: bool = True
+    tail: bool = True
+    contested: bool = True
+    leave_one_out: bool = True
+    calibration: bool = True
+
+
+@dataclass(frozen=True)
+class Round:
+    """One choice of hyperparameters.
+
+    Attributes:
+        name: which step it belongs to.
+        evaluations: of its objective.
+        score: the objective at its end, priors included, for each trusted row.
+        trusted: number of rows that it trusted.
+    """
+
+    name: str
+    evaluations: int
+    score: float
+    trusted: int
+
+
+@dataclass(frozen=True)
+class AdaptiveReport(FitReport):
+    """What an adaptive fit did: a :class:`FitReport` of its last search, over all rounds where it counts something.
+
+    Attributes:
+        rounds: each choice of hyperparameters, in order.
+        tail: the distribution of standardised residuals that are no outliers, and the threshold it sets.
+        contested: number of rows in a region that the rows outside decided on; zero where there was none.
+        calibration: the factor on all variances.
+    """
+
+    rounds: tuple[Round, ...] = ()
+    tail: Tail = field(default_factory=lambda: Tail(float("inf"), 1.0, _LIMIT))
+    contested: int = 0
+    calibration: float = 1.0
+
+    def __str__(self) -> str:
+        steps = [
+            f"  {r.name:<12} {r.trusted:>6} rows trusted  {r.evaluations:>4} evaluations  score {r.score:.4g} for each"
+            for r in self.rounds
+        ]
+        tail = "normal" if self.tail.degrees == float("inf") else f"t with {self.tail.degrees:g} degrees of freedom"
+        ends = [
+            f"  residuals are {tail}; beyond {self.tail.threshold:.3g} standard deviations a row is not trusted",
+            f"  variances times {self.calibration:.3g} for calibration",
+        ]
+        if self.contested:
+            ends.insert(0, f"  {self.contested} rows contested each other and were judged by the others")
+        return "\n".join([super().__str__(), "rounds:", *steps, *ends])
+
+
+def fit_adaptive(
+    model: RCGP, *, max_iterations: int = 1000, progress: bool | Progress = False, parts: Parts | None = None
+) -> AdaptiveReport:
+    """Choose the weights and the hyperparameters of a model by what its rows say of each other.
+
+    The model's own weight function is replaced by a :class:`rcgp.weights.Plateau` with a centre and a threshold for
+    each row; nothing else about it changes. It predicts in closed form as before. Parameters with
+    ``requires_grad=False`` stay fixed; where the noise is fixed the variances are not calibrated.
+
+    Up to half of the rows may be outliers. The result does not depend on the order of the rows, nor on units. If the
+    fit fails or is interrupted the model is as it was before.
+
+    Args:
+        model: the model, changed in place. ``mean="median"`` and weak priors on its kernel are good company.
+        max_iterations: limit on the iterations of each search.
+        progress: as in :func:`rcgp.fit`.
+        parts: which parts of the recipe to use. Default: all.
+
+    Returns:
+        The report. Cost O(n³) for each evaluation; two to four times as long as fitting an ordinary GP.
+
+    Raises:
+        FitError: where an objective can be computed at no point of a search.
+    """
+    if not isinstance(model, RCGP):
+        raise TypeError(f"model must be an RCGP, got {type(model).__name__}")
+    began = time.perf_counter()
+    weight, kernel = model.weight, model.kernel
+    parameters = [parameter.detach().clone() for parameter in model.parameters()]
+    try:
+        with torch.inference_mode(False), in_double(model), reporter(progress) as report:
+            course = _Course(model, parts or Parts(), max_iterations, report)
+            last = course.run()
+    except BaseException:
+        model.weight, model.kernel = weight, kernel
+        with torch.no_grad():
+            for parameter, value in zip(model.parameters(), parameters, strict=True):
+                parameter.copy_(value)
+        raise
+    return AdaptiveReport(
+        objective="adaptive",
+        value=last.value,
+        evaluations=course.evaluations,
+        rejected=course.rejected,
+        iterations=last.iterations,
+        seconds=time.perf_counter() - began,
+        converged=last.converged,
+        message=last.message,
+        starts=last.starts,
+        hyperparameters=model.listed_hyperparameters(),
+        rounds=tuple(course.rounds),
+        tail=course.tail,
+        contested=course.contested,
+        calibration=course.calibration,
+    )
+
+
+class _Course:
+    """One adaptive fit on its way: the model, what was done, and how it went."""
+
+    def __init__(self, model: RCGP, parts: Parts, max_iterations: int, report: Progress) -> None:
+        self.model, self.parts, self.max_iterations, self.report = model, parts, max_iterations, report
+        self.y = model.train_y
+        self.first = [parameter.detach().clone() for parameter in model.parameters()]
+        self.rounds: list[Round] = []
+        self.evaluations = self.rejected = self.contested = 0
+        self.tail = Tail(float("inf"), 1.0, _LIMIT)
+        self.calibration = 1.0
+
+    def run(self) -> FitReport:
+        """All steps, in order. Returns the report of the last search."""
+        residual = self.model.residual().detach()
+        self._expect(self.y - residual, torch.full_like(self.y, _LIMIT * robust_spread(residual)))
+        trusted = self._settle("settle", self._within(residual, _LIMIT * robust_spread(residual)))
+        if self.parts.neighbours and len(self.y) > 2:
+            trusted = self._ask_neighbours(trusted)
+        trusted, prediction = self._draw_line(trusted)
+        if self.parts.contested:
+            trusted, prediction = self._judge(trusted, prediction)
+        threshold = self.tail.threshold * prediction.variance.sqrt()
+        self._expect(prediction.mean, threshold)
+        objective = leave_out_score_of(trusted) if self.parts.leave_one_out else evidence_of(trusted)
+        last = self._search("finish", objective, trusted, _FINE)
+        self._expect(self._predict().mean, threshold)
+        if self.parts.calibration and self.model.raw_noise.requires_grad:
+            self._calibrate(trusted)
+        return last
+
+    def _settle(self, name: str, trusted: Tensor) -> Tensor:
+        """Hyperparameters and weights in turn. Returns the rows that are trusted in the end."""
+        for _ in range(_ROUNDS):
+            before = trusted
+            self._search(name, evidence_of(trusted), trusted, _ROUGH)
+            for _ in range(_REPEATS):
+                prediction = self._predict()
+                self._expect(prediction.mean, _LIMIT * prediction.variance.sqrt())
+                trusted = self._within(prediction.score(self.y), _LIMIT)
+            if int((trusted != before).sum()) <= _SETTLED * len(self.y):
+                break
+        return trusted
+
+    def _ask_neighbours(self, trusted: Tensor) -> Tensor:
+        """Start again where the medians of neighbours predict better than the model does; keep the better of both."""
+        neighbours = ask_neighbours(self.model.train_X, self.y)
+        spread = robust_spread_of(self.y - self._predict().mean)
+        if not spread > neighbours.spread > 0.0:
+            return trusted
+        weight, parameters = self.model.weight, self._parameters()
+        self._write(self.first)
+        self._expect(neighbours.median, torch.full_like(self.y, _LIMIT * neighbours.spread))
+        again = self._settle("neighbours", self._within(self.y - neighbours.median, _LIMIT * neighbours.spread))
+        if robust_spread_of(self.y - self._predict().mean) < spread:
+            return again
+        self.model.weight = weight
+        self._write(parameters)
+        return trusted
+
+    def _draw_line(self, trusted: Tensor) -> tuple[Tensor, Prediction]:
+        """Who is trusted by the tail of the residuals."""
+        prediction = self._predict()
+        if not self.parts.tail:
+            return trusted, prediction
+        score = prediction.score(self.y)
+        self.tail = fit_tail(score.abs().cpu().numpy())
+        return self._within(score, self.tail.threshold), prediction
+
+    def _judge(self, trusted: Tensor, prediction: Prediction) -> tuple[Tensor, Prediction]:
+        """Have the rows outside decide on a contested region, if there is one."""
+        region = contested_rows(self.model, trusted)
+        if region is None:
+            return trusted, prediction
+        parameters = self._parameters()
+        self._write(self.first)
+        outside = trusted & ~region
+        self._search("outside", evidence_of(outside), outside, _ROUGH)
+        verdict = judge(self.model, trusted, region, _LIMIT)
+        if verdict is None:
+            self._write(parameters)
+            return trusted, prediction
+        self.contested = int(region.sum())
+        mixed = Prediction(
+            *(torch.where(region, new, old) for new, old in zip(verdict.prediction, prediction, strict=True))
+        )
+        self._expect(mixed.mean, _LIMIT * mixed.variance.sqrt())
+        return self._draw_line(self._settle("judged", verdict.trusted))
+
+    def _calibrate(self, trusted: Tensor) -> None:
+        def choose(objective: Objective) -> None:
+            self._search("half", objective, None, _HALF, _HALF_ITERATIONS)
+
+        score = self._predict().score(self.y)
+        self.calibration = excess_variance(self.model, trusted, score, choose)
+        if self.calibration > 1.0:
+            scale_variance(self.model, self.calibration)
+
+    def _search(
+        self, name: str, objective: Objective, trusted: Tensor | None, tolerance: float, limit: int | None = None
+    ) -> FitReport:
+        so_far = self.evaluations
+        report = fit(
+            self.model,
+            objective,
+            max_iterations=min(self.max_iterations, limit or self.max_iterations),
+            tolerance=tolerance,
+            progress=lambda evaluations, best: self.report(so_far + evaluations, best),
+        )
+        self.evaluations += report.evaluations
+        self.rejected += report.rejected
+        if trusted is not None:
+            count = int(trusted.sum())
+            self.rounds.append(Round(name, report.evaluations, report.value / count, count))
+        return report
+
+    def _predict(self) -> Prediction:
+        """Each observation from all others."""
+        return Prediction(*self.model.leave_one_out())
+
+    def _expect(self, mean: Tensor, threshold: Tensor) -> None:
+        """Centre the weights on expected observations."""
+        with torch.no_grad():
+            self.model.weight = Plateau(mean - self.model.mean(self.model.train_X), threshold)
+
+    def _within(self, residual: Tensor, limit: float) -> Tensor:
+        """The rows within a limit, and at least half of all."""
+        size = residual.abs()
+        return size <= max(limit, float(size.quantile(0.5)))
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter.detach().clone() for parameter in self.model.parameters()]
+
+    def _write(self, values: list[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self.model.parameters(), values, strict=True):
+                parameter.copy_(value)

@@ -1,0 +1,96 @@
+"""Honest standard deviations: what the trusted rows say of the model's own.
+
+Hyperparameters that are chosen by leave-one-out predictions make these look better than predictions of new rows will
+be. So the model is fitted to each half of the trusted rows, too, and predicts the other half. Where the 95 % quantile
+of the standardised residuals is q times 1.96, the standard deviations are too small by q. Leave-one-out gives a q that
+is too good, halves one that is too bad, since each has half the data: the geometric mean of both is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from rcgp.models import RCGP
+from rcgp.models.constraints import above
+from rcgp.training.fit import FitError
+from rcgp.training.objectives import Objective
+from rcgp.training.rows import ordinary_score_of, predict_from
+
+__all__ = ["excess_variance", "scale_variance"]
+
+# With fewer trusted rows a 95 % quantile means nothing.
+_FEWEST = 20
+
+#: Chooses hyperparameters by an objective, from the present ones.
+Choose = Callable[[Objective], object]
+
+
+def excess_variance(model: RCGP, trusted: Tensor, leave_one_out: Tensor, choose: Choose) -> float:
+    """The factor, at least one, by which the model's variances are too small. Its hyperparameters are as before.
+
+    Args:
+        model: fitted.
+        trusted: ``n`` flags of the rows that are no outliers.
+        leave_one_out: ``n`` standardised leave-one-out residuals.
+        choose: a fit.
+    """
+    if int(trusted.sum()) < _FEWEST:
+        return 1.0
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    apart = []
+    try:
+        for seen in _halves(model, trusted):
+            choose(ordinary_score_of(seen))
+            unseen = trusted & ~seen
+            apart.append(predict_from(model, seen).score(model.train_y)[unseen])
+            _write(model, before)
+    except FitError:  # a half may be too little to fit: leave-one-out must do
+        apart = [leave_one_out[trusted]]
+    finally:
+        _write(model, before)
+    return max(1.0, _excess(torch.cat(apart)) * _excess(leave_one_out[trusted]))
+
+
+def scale_variance(model: RCGP, factor: float) -> None:
+    """Multiply prior and noise variance, and with them every posterior variance; posterior means stay.
+
+    A kernel without an output scale gets one.
+    """
+    if not isinstance(model.kernel, gpytorch.kernels.ScaleKernel):
+        scaled = gpytorch.kernels.ScaleKernel(model.kernel, outputscale_constraint=above(0.0)).to(model.train_X)
+        scaled.outputscale = torch.ones_like(scaled.outputscale)
+        model.kernel = scaled
+    with torch.no_grad():
+        model.kernel.outputscale = model.kernel.outputscale.detach() * factor
+        model.noise = model.noise.detach() * factor
+
+
+def _excess(residual: Tensor) -> float:
+    return float(residual.abs().quantile(0.95)) / 1.96
+
+
+def _halves(model: RCGP, trusted: Tensor) -> list[Tensor]:
+    """Two halves of the trusted rows, as flags: random, but the same whatever the order of the rows.
+
+    Rows are ordered by a hash of their inputs, and equal ones by y.
+    """
+    X, y = model.train_X.double().cpu().contiguous().numpy(), model.train_y.tolist()
+    keys = {
+        row: (hashlib.blake2b(X[row].tobytes(), digest_size=8).digest(), y[row])
+        for row in trusted.nonzero().squeeze(-1).tolist()
+    }
+    order = sorted(keys, key=keys.__getitem__)
+    first = torch.zeros_like(trusted)
+    first[order[::2]] = True
+    return [first, trusted & ~first]
+
+
+def _write(model: RCGP, values: list[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), values, strict=True):
+            parameter.copy_(value)
