@@ -18,6 +18,7 @@ from rcgp.weights import (
     NoNoiseTerm,
     NoShrinkage,
     OneSided,
+    Plateau,
     Product,
     SquaredExponential,
     ThresholdWeight,
@@ -53,6 +54,7 @@ EXAMPLES = {
     "product": lambda: Product(InverseMultiquadric(c=0.8), SquaredExponential(c=2.0)),
     "no shrinkage": lambda: NoShrinkage(InverseMultiquadric(c=0.8)),
     "no noise term": lambda: NoNoiseTerm(InverseMultiquadric(c=0.8)),
+    "plateau": lambda: Plateau(torch.tensor([0.2], dtype=torch.float64), torch.tensor([1.1], dtype=torch.float64)),
     "own": lambda: OwnWeight(),
 }
 TRUE_SLOPE = [name for name in EXAMPLES if not name.startswith("no ")]

@@ -6,29 +6,31 @@ model = RCGPRegressor().fit(X, y)
 model.predict(X_new, return_std=True), model.outliers_
 model.save("model.rcgp")                      # rcgp.load("model.rcgp") reads it
 
-from rcgp import RCGP, fit                    # for tensors: GPyTorch kernels, posterior distributions
+from rcgp import RCGP, fit_adaptive           # for tensors: GPyTorch kernels, posterior distributions
 
 model = RCGP(train_X, train_y)
-print(fit(model))
+print(fit_adaptive(model))                    # or fit(model), the paper's leave-one-out
 model.posterior(test_X)
 """
 
 from typing import TYPE_CHECKING, Any
 
 from rcgp.models import RCGP, posterior_influence
-from rcgp.training import FitError, FitReport, fit
+from rcgp.training import AdaptiveReport, FitError, FitReport, fit, fit_adaptive
 
 if TYPE_CHECKING:
     from rcgp.estimator import RCGPRegressor, SavedModelError, load
 
 __all__ = [
     "RCGP",
+    "AdaptiveReport",
     "FitError",
     "FitReport",
     "RCGPRegressor",
     "SavedModelError",
     "__version__",
     "fit",
+    "fit_adaptive",
     "load",
     "posterior_influence",
 ]

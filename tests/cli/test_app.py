@@ -309,7 +309,10 @@ def test_a_fit_that_fails_names_the_row_of_the_file(tmp_path, capsys):
     table.loc[2, "size"] = np.nan  # dropped, so that rows of the model are not those of the file
     table.loc[20, "price"] = 1e300
     table.to_csv(tmp_path / "far.csv", index=False)
-    assert rcgp_command("fit", tmp_path / "far.csv", "--target", "price", "--missing", "drop") == 2
+    command = ("fit", tmp_path / "far.csv", "--target", "price", "--missing", "drop")
+    assert rcgp_command(*command) == 0
+    assert re.search(r"^ *21 +1e\+300", capsys.readouterr().out, re.MULTILINE)
+    assert rcgp_command(*command, "--weight", "imq") == 2
     assert_one_sentence(capsys, r"the fit failed: .* look at row 21, whose 'price' is 1e\+300")
 
 
@@ -370,7 +373,7 @@ def test_an_interrupt_is_one_sentence_and_writes_nothing(houses, tmp_path, monke
     def interrupted(*arguments, **named):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rcgp.estimator.output.fit", interrupted)
+    monkeypatch.setattr("rcgp.estimator.output.fit_adaptive", interrupted)
     assert rcgp_command("fit", houses, "--target", "price", "--model", tmp_path / "m.rcgp") == 130
     assert_one_sentence(capsys, "interrupted; nothing was written")
     assert not (tmp_path / "m.rcgp").exists()

@@ -209,7 +209,8 @@ def test_a_problem_says_where_its_data_came_from():
     [
         (("synthetic", "unifrom"), "no contamination 'unifrom': name one of clean, uniform"),
         (("synthetic", "uniform", "papper"), "no protocol 'papper': name one of paper, published"),
-        (("synthetic", "uniform", "paper", -1), "index must be 0 or more, got -1"),
+        (("synthetic", "uniform", "paper", -1), "index must be a whole number, 0 or more, got -1"),
+        (("synthetic", "uniform", "paper", 1.5), "index must be a whole number, 0 or more, got 1.5"),
         (("boston_readfwf", "uniform", "paper"), "for the published protocol only: use 'boston'"),
         (("nothing", "uniform"), "no data set 'nothing'"),
     ],
@@ -230,3 +231,16 @@ def test_a_problem_is_a_split_with_more_in_it():
     problem, parts = prepare("synthetic", "clean"), split(load("synthetic"))
     for field in dataclasses.fields(parts):
         assert np.array_equal(getattr(problem, field.name), getattr(parts, field.name))
+
+
+def test_data_and_contaminations_of_another_kind_are_named():
+    with pytest.raises(TypeError, match=r"dataset must be a name or an rcgp.data.Dataset, got tuple"):
+        prepare((np.zeros((3, 1)), np.zeros(3)), "uniform")
+    with pytest.raises(TypeError, match=r"contamination must be a name or a contamination such as Uniform\(\)"):
+        prepare("synthetic", Uniform)
+
+
+def test_the_published_boston_is_what_the_authors_reader_left(data_home):
+    published, paper = (prepare("boston", "clean", protocol, home=data_home) for protocol in ("published", "paper"))
+    assert "readfwf" in published.source
+    assert "readfwf" not in paper.source

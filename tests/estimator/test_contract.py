@@ -31,7 +31,7 @@ REPEATED_ROWS = {
 
 
 @parametrize_with_checks(
-    [RCGPRegressor(), RCGPRegressor(weight="constant", objective="marginal")],
+    [RCGPRegressor(), RCGPRegressor(centre="prior"), RCGPRegressor(weight="constant", objective="marginal")],
     expected_failed_checks=lambda estimator: {
         "check_sample_weight_equivalence_on_dense_data": REPEATED_ROWS[estimator.objective]
     },
@@ -150,7 +150,10 @@ def test_bad_values_are_named_by_row_and_column(bad):
             {"weight": "huber"},
             "weight must be 'imq', 'se', 'constant' or a weight function of .*, got 'huber'",
         ),
-        ({"centre": "posterior"}, "centre must be 'prior', got 'posterior'"),
+        ({"centre": "posterior"}, "centre must be 'auto', 'adaptive', 'prior', got 'posterior'"),
+        ({"centre": "adaptive", "weight": "imq"}, "leave weight out, or say centre='prior'"),
+        ({"centre": "adaptive", "epsilon": 0.1, "objective": None}, "leave epsilon, objective out"),
+        ({"centre": "adaptive", "n_restarts": 2}, "leave n_restarts out"),
         ({"objective": "mll"}, "objective must be 'loo', 'marginal', 'pseudo_marginal', None or a function, got 'mll'"),
         ({"priors": "strong"}, "priors must be 'weak', None, got 'strong'"),
         ({"epsilon": 1.5}, r"epsilon must be a share in \[0, 1\), got 1.5"),

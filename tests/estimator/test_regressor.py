@@ -11,8 +11,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 import rcgp
-from rcgp import RCGP, RCGPRegressor, fit
-from rcgp.weights import Constant, InverseMultiquadric
+from rcgp import RCGP, RCGPRegressor, fit, fit_adaptive
+from rcgp.models.defaults import add_weak_priors
+from rcgp.weights import Constant, InverseMultiquadric, Plateau
 
 
 def make_series(n=80, seed=0, outliers=(5, 30, 60), size=12.0):
@@ -29,7 +30,7 @@ def test_the_estimator_is_the_model():
     X, y, _ = make_series()
     model = RCGP(X, y, mean="median")
     report = fit(model)
-    estimator = RCGPRegressor(priors=None).fit(X, y)
+    estimator = RCGPRegressor(centre="prior", priors=None).fit(X, y)
     assert estimator.fit_report_.value == report.value
     np.testing.assert_array_equal(estimator.weights_, model.weights().numpy())
     loo = model.leave_one_out()
@@ -67,9 +68,57 @@ def test_outliers_are_found_and_do_not_move_the_fit():
     assert np.abs(robust.predict(X) - f).mean() < 0.5 * np.abs(plain.predict(X) - f).mean()
 
 
+def test_adaptive_centring_is_the_models():
+    X, y, _ = make_series()
+    model = RCGP(X, y, mean="median")
+    add_weak_priors(model)
+    report = fit_adaptive(model)
+    for estimator in (RCGPRegressor().fit(X, y), RCGPRegressor(centre="adaptive").fit(X, y)):
+        assert estimator.fit_report_.value == report.value
+        assert estimator.fit_report_.rounds == report.rounds
+        np.testing.assert_array_equal(estimator.weights_, model.weights().numpy())
+        np.testing.assert_array_equal(estimator.predict(X), model.posterior(torch.tensor(X)).mean.numpy())
+
+
+@pytest.mark.parametrize("given", [{"weight": "imq"}, {"epsilon": 0.1}, {"objective": None}, {"n_restarts": 1}])
+def test_a_choice_of_the_papers_method_is_the_papers_method(given):
+    X, y, _ = make_series()
+    said, meant = (RCGPRegressor(**given, centre=centre, random_state=0).fit(X, y) for centre in ("auto", "prior"))
+    np.testing.assert_array_equal(said.predict(X), meant.predict(X))
+    assert not isinstance(said.models_[0].weight, Plateau)
+
+
+def test_adaptive_flags_follow_the_documented_rule():
+    X, y, _ = make_series(size=2.0)
+    y[3] += 0.8  # not beyond doubt
+    model = RCGPRegressor().fit(X, y)
+    t = (y - model.loo_mean_) / model.loo_std_
+    np.testing.assert_allclose(model.outlier_scores_, t)
+    np.testing.assert_array_equal(model.outliers_, (model.weights_ < 0.5**0.5) & (np.abs(t) > 5))
+    assert 0 < model.outliers_.sum() < 10
+
+
+def test_adaptive_centring_of_all_rows_after_a_fit_to_some():
+    X, y, f = make_series(n=200, outliers=(5, 30, 60, 100, 101, 160))
+    model = RCGPRegressor(fit_rows=80, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [5, 30, 60, 100, 101, 160])
+    assert model.weights_.shape == (200,)
+    assert np.abs(model.predict(X) - f).mean() < 0.06
+
+
+def test_rows_without_sample_weight_are_judged_by_adaptive_centring_too():
+    X, y, _ = make_series(outliers=(10, 20))
+    counted = np.ones(len(y))
+    counted[[20, 21]] = 0.0
+    model = RCGPRegressor().fit(X, y, sample_weight=counted)
+    assert model.weights_[20] < 1e-3
+    assert model.weights_[21] > 0.9
+    np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [10, 20])
+
+
 def test_flags_follow_the_documented_rule():
     X, y, _ = make_series(size=2.0)
-    model = RCGPRegressor().fit(X, y)
+    model = RCGPRegressor(centre="prior").fit(X, y)
     t = (y - model.loo_mean_) / model.loo_std_
     np.testing.assert_allclose(model.outlier_scores_, t / np.median(np.abs(t)) * 0.6745)
     np.testing.assert_array_equal(model.outliers_, np.abs(model.outlier_scores_) > 3.5)
@@ -261,7 +310,7 @@ def test_restarts_are_seeded_and_no_worse():
     X, y, _ = make_series()
     one, two = (RCGPRegressor(n_restarts=2, random_state=4).fit(X, y) for _ in range(2))
     assert one.fit_report_.starts == two.fit_report_.starts
-    assert one.fit_report_.value >= RCGPRegressor().fit(X, y).fit_report_.value
+    assert one.fit_report_.value >= RCGPRegressor(centre="prior").fit(X, y).fit_report_.value
 
 
 def test_no_objective_keeps_the_starting_values():
@@ -336,7 +385,8 @@ def test_a_failed_fit_names_the_row_of_the_table():
     seed = next(s for s in range(20) if 11 in np.random.RandomState(s).choice(70, 60, replace=False))
     for arguments in ({}, {"fit_rows": 60, "random_state": seed}):
         with pytest.raises(rcgp.FitError, match="Look at row 21"):
-            RCGPRegressor(**arguments).fit(X, y, sample_weight=weights)
+            RCGPRegressor(centre="prior", **arguments).fit(X, y, sample_weight=weights)
+        assert RCGPRegressor(**arguments).fit(X, y, sample_weight=weights).outliers_[21]
 
 
 @pytest.mark.parametrize("dtype", [">f8", np.longdouble, np.float32, np.int64, object])

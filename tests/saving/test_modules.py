@@ -28,6 +28,7 @@ from rcgp.weights import (
     NoNoiseTerm,
     NoShrinkage,
     OneSided,
+    Plateau,
     Product,
     SquaredExponential,
     WeightFunction,
@@ -151,6 +152,7 @@ WEIGHTS = [
     lambda: started(InverseMultiquadric(trainable=True)),
     lambda: InverseMultiquadric(epsilon=0.3).frozen(RESIDUAL),
     lambda: SquaredExponential(c=3.0),
+    lambda: Plateau(RESIDUAL, RESIDUAL.abs() + 0.1),
     lambda: OneSided(SquaredExponential(), "below"),
     lambda: NoShrinkage(InverseMultiquadric(1.5)),
     lambda: NoNoiseTerm(OneSided(InverseMultiquadric(1.5), "above")),
@@ -318,7 +320,7 @@ def test_every_weight_function_and_mean_of_rcgp_can_be_saved_or_is_known_not_to_
     assert {cls for cls in weights if cls.__name__ not in RECIPES} == {Heteroskedastic}
     defined = concrete(rcgp.models.means, gpytorch.means.Mean)
     assert {cls for cls in defined if cls.__name__ not in RECIPES} == {CallableMean}
-    assert len(weights) == 8
+    assert len(weights) == 9
     assert len(defined) == 2
 
 

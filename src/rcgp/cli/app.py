@@ -69,7 +69,7 @@ def fit(
     exclude: Exclude = None,
     model: Annotated[Path | None, typer.Option(help="File to save the fitted model in.", show_default=False)] = None,
     missing: MissingOption = Missing.error,
-    weight: WeightOption = Weight.imq,
+    weight: WeightOption = None,
     epsilon: Epsilon = 0.05,
     mean: MeanOption = Mean.constant,
     restarts: Restarts = 0,
@@ -134,7 +134,7 @@ def outliers(
     exclude: Exclude = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")] = False,
     missing: MissingOption = Missing.error,
-    weight: WeightOption = Weight.imq,
+    weight: WeightOption = None,
     epsilon: Epsilon = 0.05,
     mean: MeanOption = Mean.constant,
     restarts: Restarts = 0,
@@ -143,8 +143,8 @@ def outliers(
 ) -> None:
     """Show every row with its weight, residual and flag, the most suspicious first.
 
-    Residuals are from the prediction by all other rows, also in robust standard deviations; a row beyond 3.5 of them is
-    flagged. The exit code is 0 whether or not there are outliers.
+    Residuals are from the prediction by all other rows, also in standard deviations; a row that gets no trust
+    and that lies beyond 5 of them is flagged. The exit code is 0 whether or not there are outliers.
 
     Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
     """
@@ -170,7 +170,7 @@ def report(
     features: Features = None,
     exclude: Exclude = None,
     missing: MissingOption = Missing.error,
-    weight: WeightOption = Weight.imq,
+    weight: WeightOption = None,
     epsilon: Epsilon = 0.05,
     mean: MeanOption = Mean.constant,
     restarts: Restarts = 0,
@@ -247,7 +247,7 @@ def _options(
     features: list[str] | None,
     exclude: list[str] | None,
     missing: Missing,
-    weight: Weight,
+    weight: Weight | None,
     epsilon: float,
     mean: Mean,
     restarts: int,
@@ -261,7 +261,7 @@ def _options(
         features=features or None,
         exclude=exclude or (),
         missing=missing.value,
-        weight=weight.value,
+        weight=None if weight is None else weight.value,
         epsilon=epsilon,
         mean=mean.value,
         restarts=restarts,

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sklearn.exceptions import ConvergenceWarning
 
-from rcgp import FitError
+from rcgp import AdaptiveReport, FitError
 from rcgp.estimator import RCGPRegressor
 from rcgp.table import Encoding, Missing, TableError, encode, learn_encoding, read_table
 
@@ -33,7 +33,7 @@ class Options:
     features: Sequence[str] | None
     exclude: Sequence[str]
     missing: Missing
-    weight: str
+    weight: str | None
     epsilon: float
     mean: str
     restarts: int
@@ -96,7 +96,7 @@ def _fit(model: RCGPRegressor, X: pd.DataFrame, y: pd.Series[float], console: Co
     model.set_params(progress=False)
 
 
-def _regressor(options: Options, weight: str, objective: str) -> RCGPRegressor:
+def _regressor(options: Options, weight: str | None, objective: str) -> RCGPRegressor:
     return RCGPRegressor(
         weight=weight,
         objective=objective,
@@ -140,6 +140,8 @@ def _available_memory() -> int | None:
 
 def _fit_notices(model: RCGPRegressor, y: pd.Series[float]) -> list[str]:
     """What the numbers of a fit say about the fit itself."""
+    if isinstance(model.fit_report_, AdaptiveReport):  # whose variances are calibrated
+        return []
     typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / 0.6745
     if typical < 1 / 3 and model.outliers_.any() and model.noise_variance_ > 1e-6 * float(y.var()):
         return [

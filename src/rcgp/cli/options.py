@@ -72,15 +72,22 @@ Exclude = Annotated[
 ]
 MissingOption = Annotated[Missing, typer.Option(help="Rows that lack a value: drop them, or end with an error.")]
 WeightOption = Annotated[
-    Weight,
+    Weight | None,
     typer.Option(
-        help="How trust in a row falls with its distance: inverse multiquadric, squared exponential, or not at all "
-        "(constant: an ordinary GP)."
+        help="The paper's method instead: how trust in a row falls with its distance from the prior mean: inverse "
+        "multiquadric, squared exponential, or not at all (constant: an ordinary GP). By default it depends on what "
+        "the other rows say.",
+        show_default=False,
     ),
 ]
-Epsilon = Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of rows expected to be outlying.")]
-MeanOption = Annotated[Mean, typer.Option(help="Prior mean, on which the weights are centred.")]
-Restarts = Annotated[int, typer.Option(min=0, help="Further starts of the optimiser; the best end is kept.")]
+Epsilon = Annotated[
+    float,
+    typer.Option(min=0.0, max=0.99, help="Share of rows expected to be outlying; the paper's method if not 0.05."),
+]
+MeanOption = Annotated[Mean, typer.Option(help="Prior mean.")]
+Restarts = Annotated[
+    int, typer.Option(min=0, help="Further starts of the optimiser, of which the best is kept; the paper's method.")
+]
 FitRows = Annotated[
     int, typer.Option(min=2, help="Largest number of rows on which hyperparameters are chosen; the fit uses all rows.")
 ]

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import SupportsFloat
 
 import numpy as np
 import numpy.typing as npt
@@ -230,8 +231,8 @@ class Constant(_OfShare):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.value is not None and not np.isfinite(self.value):
-            raise ValueError(f"value must be a finite number or None, got {self.value}")
+        if self.value is not None and not (isinstance(self.value, SupportsFloat) and np.isfinite(float(self.value))):
+            raise ValueError(f"value must be a finite number or None, got {self.value!r}")
 
     def _alter(self, X: FloatArray, y: FloatArray, rng: np.random.Generator) -> RowArray:
         rows = self._consecutive(y.size, rng, earliest=1)

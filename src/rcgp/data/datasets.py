@@ -43,6 +43,10 @@ class Dataset:
     source: str
     truth: FloatArray | None = None
 
+    def __repr__(self) -> str:
+        n, d = self.X.shape
+        return f"Dataset({self.name!r}, {n} rows, {d} features: {', '.join(self.feature_names)})"
+
 
 def names() -> tuple[str, ...]:
     """The data sets that :func:`load` offers.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 import os
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import SupportsIndex, TypedDict
 
 import numpy as np
 
@@ -133,7 +133,14 @@ def prepare(
         ((270, 1), (30, 1), 27)
     """
     _check(protocol, index)
+    if not isinstance(dataset, str | Dataset):
+        raise TypeError(f"dataset must be a name or an rcgp.data.Dataset, got {type(dataset).__name__}")
+    if not isinstance(contamination, str | Contamination):
+        raise TypeError(f"contamination must be a name or a contamination such as Uniform(), got {contamination!r}")
     name = dataset if isinstance(dataset, str) else dataset.name
+    if dataset == "boston" and protocol == "published":
+        # The authors' reader of the file dropped digits, and their results are those of what it gave.
+        dataset = name = "boston_readfwf"
     if name == "boston_readfwf" and protocol != "published":
         raise ValueError("'boston_readfwf' has wrong cells and is for the published protocol only: use 'boston'")
     contaminate = _named(contamination, name, protocol) if isinstance(contamination, str) else contamination
@@ -212,5 +219,5 @@ def _check(protocol: str, index: int) -> None:
     """Refuse an unknown protocol or an index that seeds nothing."""
     if protocol not in PROTOCOLS:
         raise ValueError(f"there is no protocol {protocol!r}: name one of {', '.join(PROTOCOLS)}")
-    if operator.index(index) < 0:
-        raise ValueError(f"index must be 0 or more, got {index}")
+    if not isinstance(index, SupportsIndex) or operator.index(index) < 0:
+        raise ValueError(f"index must be a whole number, 0 or more, got {index!r}")

@@ -15,13 +15,14 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from rcgp.estimator.kernels import Noise, translate
-from rcgp.estimator.outliers import THRESHOLD, outlier_scores
+from rcgp.estimator.outliers import flagged, outlier_scores
 from rcgp.estimator.parameters import Recipe
 from rcgp.models import RCGP
 from rcgp.models.constraints import Between, above
 from rcgp.models.defaults import add_weak_priors, default_kernel, robust_spread
 from rcgp.models.means import build_mean
-from rcgp.training import FitError, FitReport, fit
+from rcgp.training import AdaptiveReport, FitError, FitReport, centre_on, fit, fit_adaptive
+from rcgp.weights import Plateau, WeightFunction
 
 __all__ = ["Output", "fit_output", "lengthscales"]
 
@@ -58,12 +59,10 @@ def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, rand
     if how.fit_rows is not None and how.fit_rows < len(y_used):
         sample = torch.from_numpy(np.sort(random.choice(len(y_used), how.fit_rows, replace=False)))
     model = build_model(how, X_used[sample], y_used[sample], None if precision is None else precision[sample])
-    report = None
+    report: FitReport | None = None
     if how.objective is not None:
         try:
-            report = fit(
-                model, how.objective, how.restarts, how.max_iterations, int(random.randint(2**31 - 1)), how.progress
-            )
+            report = _choose(how, model, random)
         except FitError as error:  # which knows the rows of the model only
             raise FitError(error.reason, row=int(used.nonzero()[sample[error.row]])) from error
         if not report.converged:
@@ -73,10 +72,18 @@ def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, rand
                 stacklevel=5,
             )
     if len(sample) < len(y_used):
-        _take_all_rows(model, how, X_used, y_used, precision)
+        _take_all_rows(model, how, X_used, y_used, precision, report)
         if report is not None:
             report = replace(report, hyperparameters=model.listed_hyperparameters())
     return _diagnosed(model, report, X, y, used)
+
+
+def _choose(how: Recipe, model: RCGP, random: np.random.RandomState) -> FitReport:
+    """Fit the hyperparameters, and the weights where they adapt."""
+    if how.adaptive:
+        return fit_adaptive(model, max_iterations=how.max_iterations, progress=how.progress)
+    seed = int(random.randint(2**31 - 1))
+    return fit(model, how.objective or "loo", how.restarts, how.max_iterations, seed, how.progress)
 
 
 def build_model(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:
@@ -118,15 +125,21 @@ def _set_noise(model: RCGP, noise: Noise) -> None:
         model.raw_noise.fill_(np.log(noise.variance))
 
 
-def _take_all_rows(model: RCGP, how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> None:
+def _take_all_rows(
+    model: RCGP, how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, report: FitReport | None
+) -> None:
     """Give a model that was fitted to a sample of the rows all of them.
 
-    What the objective does not choose but the data decide (a named mean, the threshold's quantile) then follows all
-    rows.
+    What the objective does not choose but the data decide (a named mean, the threshold's quantile, adaptive centres)
+    then follows all rows.
     """
+    with torch.no_grad():
+        expected = model.posterior(X, observation_noise=True)
     model.train_X, model.train_y, model.sample_weight = X, y, precision
     if not isinstance(how.mean, gpytorch.means.Mean):
         model.mean = build_mean(how.mean, X, y).to(X)
+    if isinstance(report, AdaptiveReport):
+        centre_on(model, expected.mean, expected.stddev, report.tail.threshold)
 
 
 def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used: Tensor) -> Output:
@@ -140,11 +153,16 @@ def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used
             prediction = model.posterior(X[left_out], observation_noise=True)
             mean[left_out], variance[left_out] = prediction.mean, prediction.variance
             residual = y[left_out] - model.mean(X[left_out])
-            weight = model.weight.frozen(model.residual())
+            if isinstance(report, AdaptiveReport):
+                centre = prediction.mean - model.mean(X[left_out])
+                weight: WeightFunction = Plateau(centre, report.tail.threshold * prediction.stddev)
+            else:
+                weight = model.weight.frozen(model.residual())
             weights[left_out] = weight(residual, X[left_out], model.noise).clamp_min(torch.finfo(y.dtype).tiny)
     std = variance.sqrt()
-    scores = outlier_scores(y, mean, std, used)
-    return Output(model, report, weights, mean, std, scores, scores.abs() > THRESHOLD)
+    adaptive = isinstance(report, AdaptiveReport)
+    scores = outlier_scores(y, mean, std, used, adaptive)
+    return Output(model, report, weights, mean, std, scores, flagged(scores, weights, adaptive))
 
 
 def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:

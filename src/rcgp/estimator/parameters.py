@@ -28,6 +28,7 @@ class Recipe:
 
     kernel: gpytorch.kernels.Kernel | sk.Kernel | None
     mean: Any
+    adaptive: bool
     make_weight: Callable[[], WeightFunction]
     objective: str | Objective | None
     restarts: int
@@ -40,7 +41,7 @@ class Recipe:
 
 def recipe(estimator: Any) -> Recipe:
     """The parameters of an ``RCGPRegressor``, or an error that names the one that is wrong."""
-    _one_of(estimator.centre, ("prior",), "centre")
+    _one_of(estimator.centre, ("auto", "adaptive", "prior"), "centre")
     _one_of(estimator.priors, ("weak", None), "priors")
     objective = estimator.objective
     if not callable(objective):
@@ -54,7 +55,8 @@ def recipe(estimator: Any) -> Recipe:
     return Recipe(
         kernel=kernel,
         mean=mean,
-        make_weight=_weight_maker(estimator.weight, estimator.epsilon),
+        adaptive=_is_adaptive(estimator),
+        make_weight=_weight_maker("imq" if estimator.weight is None else estimator.weight, estimator.epsilon),
         objective=objective,
         restarts=_whole(estimator.n_restarts, "n_restarts", least=0),
         normalize=bool(estimator.normalize),
@@ -63,6 +65,22 @@ def recipe(estimator: Any) -> Recipe:
         fit_rows=None if estimator.fit_rows is None else _whole(estimator.fit_rows, "fit_rows", least=2),
         progress=estimator.progress,
     )
+
+
+def _is_adaptive(estimator: Any) -> bool:
+    """Whether centres, thresholds and hyperparameters are found together, which leaves no room for other choices."""
+    unsaid = {"weight": None, "epsilon": 0.05, "objective": "loo", "n_restarts": 0}
+    chosen = [name for name, value in unsaid.items() if not _equal(getattr(estimator, name), value)]
+    if estimator.centre == "adaptive" and chosen:
+        raise ValueError(
+            f"centre='adaptive' chooses weights and hyperparameters by itself: leave {', '.join(chosen)} out, or say "
+            "centre='prior' for weights centred on the prior mean"
+        )
+    return estimator.centre == "adaptive" or (estimator.centre == "auto" and not chosen)
+
+
+def _equal(value: Any, default: Any) -> bool:
+    return value is default or (type(value) in (str, int, float) and value == default)
 
 
 def _weight_maker(weight: Any, epsilon: Any) -> Callable[[], WeightFunction]:

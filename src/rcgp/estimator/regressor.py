@@ -31,8 +31,9 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     """Gaussian process regression that outliers cannot break.
 
     The robust and conjugate GP of Altamirano, Briol and Knoblauch (2024): the posterior of an ordinary GP in closed
-    form, but each observation counts with a weight that vanishes for outlying values. It takes the place of
-    scikit-learn's ``GaussianProcessRegressor``; with ``weight="constant", objective="marginal"`` it is one.
+    form, but each observation counts with a weight that vanishes for outlying values. What is outlying is found out
+    from the other observations; ``centre="prior"`` is the paper's own method. It takes the place of scikit-learn's
+    ``GaussianProcessRegressor``; with ``weight="constant", objective="marginal"`` it is one.
 
     Parameters
     ----------
@@ -49,23 +50,27 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         ``"quadratic"`` (least squares), ``"robust_linear"`` (Huber), a function from an ``n x d`` tensor to ``n``
         values, or a GPyTorch ``Mean``, which is then trained.
 
-    weight : {"imq", "se", "constant"} or weight function of rcgp.weights, default="imq"
-        How trust in an observation falls with its distance from the centre: inverse multiquadric, squared
-        exponential, or not at all (the ordinary GP).
+    weight : {"imq", "se", "constant"} or weight function of rcgp.weights, default=None
+        How trust in an observation falls with its distance from the prior mean: inverse multiquadric (what ``None`` is
+        with ``centre="prior"``), squared exponential, or not at all (the ordinary GP). For ``centre="prior"``.
 
-    centre : {"prior"}, default="prior"
-        What the weights are centred on: the prior mean.
+    centre : {"auto", "adaptive", "prior"}, default="auto"
+        What the weights are centred on. ``"adaptive"`` is what the other rows predict: who is trusted, by which
+        threshold, and the hyperparameters are found together, and ``weight``, ``epsilon``, ``objective`` and
+        ``n_restarts`` have no say. ``"prior"`` is the prior mean, the paper's method. ``"auto"`` is adaptive as long as
+        none of those four is set, and prior where one is.
 
     epsilon : float, default=0.05
         Share of observations expected to be outlying: the weights' threshold is the (1 − epsilon)-quantile of the
-        distances from the centre. For ``weight="imq"`` and ``"se"``.
+        distances from the prior mean. For ``centre="prior"`` with ``weight="imq"`` or ``"se"``.
 
     objective : {"loo", "marginal", "pseudo_marginal"}, callable or None, default="loo"
         What the hyperparameters maximise: the leave-one-out predictive density, the marginal likelihood (for
         ``weight="constant"``), or a function from an ``rcgp.RCGP`` to a scalar. ``None`` keeps the starting values.
+        All but ``"loo"`` for ``centre="prior"``.
 
     n_restarts : int, default=0
-        Further starts of the optimiser at random hyperparameters; the best end is kept.
+        Further starts of the optimiser at random hyperparameters; the best end is kept. For ``centre="prior"``.
 
     normalize : bool, default=True
         Take units from the data, by rules that outliers cannot wreck: y has the median absolute deviation from its
@@ -95,12 +100,13 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     Attributes
     ----------
     weights_ : ndarray of shape (n,) or (n, n_outputs)
-        Weight of each row, in (0, 1]: small for rows far from the centre, whatever their neighbours say.
+        Weight of each row, in (0, 1]: small for rows far from the centre.
     outlier_scores_ : ndarray, same shape
-        How far each row lies from what all other rows predict there, in robust standard deviations: t/τ with
-        ``t = (y − loo_mean_) / loo_std_`` and ``τ = median|t| / 0.6745``.
+        How far each row lies from what all other rows predict there: ``t = (y − loo_mean_) / loo_std_``. With
+        ``centre="prior"`` in robust standard deviations, t/τ with ``τ = median|t| / 0.6745``.
     outliers_ : ndarray of bool, same shape
-        Rows whose score is beyond ±3.5. Of normal observations about one in two thousand is.
+        Rows that adaptive centring does not trust, and whose score is beyond ±5. With ``centre="prior"`` rows whose
+        score is beyond ±3.5; of normal observations about one in two thousand is.
     loo_mean_, loo_std_ : ndarray, same shape
         Leave-one-out prediction of each row from all others, noise included.
     noise_variance_ : float, or ndarray of shape (n_outputs,)
@@ -110,7 +116,7 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
     lengthscales_ : ndarray of shape (d,), or list of them
         Fitted lengthscale of each feature, in its units; infinite for one that the kernel ignores. For a sum or product
         of several kernels with lengthscales one row for each, in their order.
-    fit_report_ : FitReport, list of them, or None
+    fit_report_ : AdaptiveReport or FitReport, list of them, or None
         How the fit went; ``print`` shows it.
     n_iter_ : int, or list of them
         Iterations of the optimiser in the start that was kept.
@@ -146,8 +152,8 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         self,
         kernel: Any = None,
         mean: Any = "constant",
-        weight: Any = "imq",
-        centre: str = "prior",
+        weight: Any = None,
+        centre: str = "auto",
         epsilon: float = 0.05,
         objective: Any = "loo",
         n_restarts: int = 0,

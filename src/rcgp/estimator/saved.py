@@ -25,7 +25,8 @@ from rcgp.estimator.regressor import RCGPRegressor
 from rcgp.models import RCGP
 from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_archive
 from rcgp.saving.attachments import build_constraint, build_prior, describe_constraint, describe_prior
-from rcgp.training import FitReport
+from rcgp.training import AdaptiveReport, FitReport, Round
+from rcgp.training.tails import Tail
 from rcgp.weights import Constant, WeightFunction
 
 __all__ = ["load", "load_with_table", "save"]
@@ -265,20 +266,30 @@ def _rebuild_estimator(description: dict[str, Any], tensors: dict[str, Tensor]) 
 
 
 def _describe_report(report: FitReport) -> dict[str, Any]:
-    """The report as JSON, which has no infinities: a start that failed is written as text."""
-    fields = dataclasses.asdict(report)
-    fields["starts"] = [value if math.isfinite(value) else str(value) for value in report.starts]
-    fields["hyperparameters"] = {
-        key: [value if math.isfinite(value) else str(value) for value in values]
-        for key, values in report.hyperparameters.items()
-    }
+    """The report as JSON, which has no infinities: they are written as text."""
+    fields: dict[str, Any] = _with_text(dataclasses.asdict(report))
     return fields
 
 
+def _with_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_text(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _rebuild_report(fields: dict[str, Any]) -> FitReport:
-    hyperparameters = {key: [float(value) for value in values] for key, values in fields["hyperparameters"].items()}
-    starts = tuple(float(value) for value in fields["starts"])
-    return FitReport(**{**fields, "starts": starts, "hyperparameters": hyperparameters})
+    values = {
+        **fields,
+        "starts": tuple(float(value) for value in fields["starts"]),
+        "hyperparameters": {key: [float(value) for value in part] for key, part in fields["hyperparameters"].items()},
+    }
+    if "rounds" not in fields:
+        return FitReport(**values)
+    values["rounds"] = tuple(Round(**{**part, "score": float(part["score"])}) for part in fields["rounds"])
+    values["tail"] = Tail(**{key: float(value) for key, value in fields["tail"].items()})
+    return AdaptiveReport(**values)
 
 
 def _under(place: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,8 +1,9 @@
 """The methods that the tables compare: each fits a model to the training part of a problem and predicts the test part.
 
 All have the same kernel, a squared exponential with one lengthscale for each input, and the same prior mean: the sample
-mean of the training targets, or zero in the published protocol, which also draws the starting values. RRP is the
-exception: it is BoTorch's model with BoTorch's defaults, and BoTorch an extra that may be missing.
+mean of the training targets, or zero in the published protocol, which also draws the starting values. There are two
+exceptions. Adaptive RCGP has weak priors, and the median where others have the sample mean. RRP is BoTorch's model with
+BoTorch's defaults, and BoTorch an extra that may be missing.
 
 What is predicted is a new observation that is no outlier, as those of the test parts are not: f plus the noise that the
 model believes in. For the mixture of m-GP that is its inlier component; for t-GP the Student-t noise as it is.
@@ -24,7 +25,8 @@ from rcgp.baselines import GaussianGP, MixtureGP, RelevancePursuitGP, StudentTGP
 from rcgp.data import Problem
 from rcgp.experiments.scores import Prediction, normal_prediction, scale_mixture_prediction
 from rcgp.models import RCGP
-from rcgp.training import fit
+from rcgp.models.defaults import add_weak_priors
+from rcgp.training import fit, fit_adaptive
 from rcgp.weights import InverseMultiquadric
 
 __all__ = ["METHODS", "TITLES", "Outcome", "run_method"]
@@ -52,6 +54,7 @@ TITLES: Mapping[str, str] = MappingProxyType(
     {
         "gp": "GP",
         "rcgp": "RCGP",
+        "adaptive": "adaptive RCGP",
         "t-gp": "t-GP",
         "m-gp": "m-GP",
         "winsorized": "winsorized GP",
@@ -96,6 +99,13 @@ def _gp(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
 def _rcgp(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
     model = _started(RCGP(X, y, mean=_mean(problem), weight=_weight(y, problem)), problem)
     return model, fit(model)
+
+
+def _adaptive(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
+    """Adaptive centring in the company that is advised for it: the median as prior mean, and weak priors."""
+    model = RCGP(X, y, mean="median" if problem.initial is None else "zero")
+    add_weak_priors(model)  # before the protocol's starting values: the priors are around those of the data
+    return model, fit_adaptive(_started(model, problem))
 
 
 def _rcgp_c_loo(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
@@ -154,6 +164,7 @@ METHODS: Mapping[str, Callable[[Tensor, Tensor, Problem], tuple[Any, Any]]] = Ma
     {
         "gp": _gp,
         "rcgp": _rcgp,
+        "adaptive": _adaptive,
         "t-gp": _student_t,
         "m-gp": _mixture,
         "winsorized": _winsorized,

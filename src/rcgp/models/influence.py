@@ -45,7 +45,7 @@ def posterior_influence(model: RCGP, index: SupportsIndex, values: Any) -> Tenso
         cavity = leave_one_out(model.kernel_matrix(), terms.pseudo)
         before = PseudoData(terms.pseudo.target[index], terms.pseudo.root_precision[index])
         # The threshold rule looks at all residuals: hold it at its value for the data as they are.
-        weight = model.weight.frozen(terms.residual)
+        weight = model.weight.frozen(terms.residual).of_row(index)
         x = model.train_X[index]
         e = (y_new - (model.train_y - terms.residual)[index]).reshape(-1)
         inputs = x.expand(e.shape[0], -1)

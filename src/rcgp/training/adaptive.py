@@ -39,7 +39,7 @@ from rcgp.training.search import Progress
 from rcgp.training.tails import Tail, fit_tail
 from rcgp.weights import Plateau
 
-__all__ = ["AdaptiveReport", "Parts", "Round", "fit_adaptive"]
+__all__ = ["AdaptiveReport", "Parts", "Round", "centre_on", "fit_adaptive"]
 
 # Standard deviations within which a row is trusted while the rounds settle, and robust ones around the median before.
 _LIMIT = 3.0
@@ -155,6 +155,7 @@ def fit_adaptive(
             last = course.run()
     except BaseException:
         model.weight, model.kernel = weight, kernel
+        model.to(model.train_y.dtype)  # the weight was no part of the model when that was cast back
         with torch.no_grad():
             for parameter, value in zip(model.parameters(), parameters, strict=True):
                 parameter.copy_(value)
@@ -177,13 +178,31 @@ def fit_adaptive(
     )
 
 
+def centre_on(model: RCGP, mean: Tensor, std: Tensor, threshold: float) -> None:
+    """Weights for all rows of a model whose hyperparameters are chosen: centred on the others, from a first guess on.
+
+    Args:
+        model: its weight is replaced.
+        mean, std: ``n`` means and standard deviations of the observations, as far as they are known before.
+        threshold: standard deviations beyond which a row is not trusted.
+
+    Cost O(n³).
+    """
+    with torch.no_grad():
+        for _ in range(_REPEATS):
+            model.weight = Plateau(mean - model.mean(model.train_X), threshold * std)
+            mean, variance = model.leave_one_out()
+            std = variance.sqrt()
+        model.weight = Plateau(mean - model.mean(model.train_X), threshold * std)
+
+
 class _Course:
     """One adaptive fit on its way: the model, what was done, and how it went."""
 
     def __init__(self, model: RCGP, parts: Parts, max_iterations: int, report: Progress) -> None:
         self.model, self.parts, self.max_iterations, self.report = model, parts, max_iterations, report
         self.y = model.train_y
-        self.first = [parameter.detach().clone() for parameter in model.parameters()]
+        self.first: list[Tensor] = []
         self.rounds: list[Round] = []
         self.evaluations = self.rejected = self.contested = 0
         self.tail = Tail(float("inf"), 1.0, _LIMIT)
@@ -193,6 +212,7 @@ class _Course:
         """All steps, in order. Returns the report of the last search."""
         residual = self.model.residual().detach()
         self._expect(self.y - residual, torch.full_like(self.y, _LIMIT * robust_spread(residual)))
+        self.first = self._parameters()  # without those that the weight may have had
         trusted = self._settle("settle", self._within(residual, _LIMIT * robust_spread(residual)))
         if self.parts.neighbours and len(self.y) > 2:
             trusted = self._ask_neighbours(trusted)
@@ -271,9 +291,7 @@ class _Course:
             self._search("half", objective, None, _HALF, _HALF_ITERATIONS)
 
         score = self._predict().score(self.y)
-        self.calibration = excess_variance(self.model, trusted, score, choose)
-        if self.calibration > 1.0:
-            scale_variance(self.model, self.calibration)
+        self.calibration = scale_variance(self.model, excess_variance(self.model, trusted, score, choose))
 
     def _search(
         self, name: str, objective: Objective, trusted: Tensor | None, tolerance: float, limit: int | None = None

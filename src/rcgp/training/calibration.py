@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable
 
 import gpytorch
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,18 +57,43 @@ def excess_variance(model: RCGP, trusted: Tensor, leave_one_out: Tensor, choose:
     return max(1.0, _excess(torch.cat(apart)) * _excess(leave_one_out[trusted]))
 
 
-def scale_variance(model: RCGP, factor: float) -> None:
+def scale_variance(model: RCGP, factor: float) -> float:
     """Multiply prior and noise variance, and with them every posterior variance; posterior means stay.
 
-    A kernel without an output scale gets one.
+    A kernel without an output scale gets one. Bounds are kept, and an output scale that is fixed: both variances have
+    the same factor, so either can make it smaller.
+
+    Args:
+        model: the model, changed in place.
+        factor: at least one.
+
+    Returns:
+        The factor that was used.
     """
+    if factor == 1.0:
+        return 1.0
     if not isinstance(model.kernel, gpytorch.kernels.ScaleKernel):
         scaled = gpytorch.kernels.ScaleKernel(model.kernel, outputscale_constraint=above(0.0)).to(model.train_X)
         scaled.outputscale = torch.ones_like(scaled.outputscale)
         model.kernel = scaled
-    with torch.no_grad():
-        model.kernel.outputscale = model.kernel.outputscale.detach() * factor
-        model.noise = model.noise.detach() * factor
+    scale, noise = model.kernel.outputscale.detach(), model.noise.detach()
+    if not model.kernel.raw_outputscale.requires_grad:
+        return 1.0
+    room = min(
+        _room(scale, model.kernel.raw_outputscale_constraint.upper_bound),
+        _room(noise, model.raw_noise_constraint.upper_bound),
+    )
+    factor = max(1.0, min(factor, room))
+    if factor > 1.0:
+        with torch.no_grad():
+            model.kernel.outputscale = scale * factor
+            model.noise = noise * factor
+    return factor
+
+
+def _room(value: Tensor, upper: Tensor) -> float:
+    """The factor by which a value can grow and still be a little below its bound."""
+    return (1.0 - 1e-6) * float((upper.to(value) / value).min())
 
 
 def _excess(residual: Tensor) -> float:
@@ -77,11 +103,13 @@ def _excess(residual: Tensor) -> float:
 def _halves(model: RCGP, trusted: Tensor) -> list[Tensor]:
     """Two halves of the trusted rows, as flags: random, but the same whatever the order of the rows.
 
-    Rows are ordered by a hash of their inputs, and equal ones by y.
+    Rows are ordered by a hash of the ranks of their inputs, which have no units, and equal ones by y.
     """
-    X, y = model.train_X.double().cpu().contiguous().numpy(), model.train_y.tolist()
+    columns = model.train_X.cpu().numpy().T
+    ranks = np.stack([np.unique(column, return_inverse=True)[1] for column in columns], axis=-1)  # n x d
+    y = model.train_y.tolist()
     keys = {
-        row: (hashlib.blake2b(X[row].tobytes(), digest_size=8).digest(), y[row])
+        row: (hashlib.blake2b(ranks[row].tobytes(), digest_size=8).digest(), y[row])
         for row in trusted.nonzero().squeeze(-1).tolist()
     }
     order = sorted(keys, key=keys.__getitem__)

@@ -44,7 +44,8 @@ def ask_neighbours(X: Tensor, y: Tensor) -> Neighbours:
         X: ``n x d`` inputs.
         y: ``n`` observations, at least two.
     """
-    scaled = X / robust_scales(X)
+    # From the middle: divided as they are, inputs far from zero (dates) would lose the digits in which they differ.
+    scaled = (X - X.median(dim=0).values) / robust_scales(X)
     everyone = torch.ones_like(y, dtype=torch.bool)
     first = _medians(scaled, y, everyone)
     spread = robust_spread_of(y - first)
@@ -62,7 +63,8 @@ def _medians(X: Tensor, y: Tensor, asked: Tensor) -> Tensor:
     medians = []
     for start in range(0, n, _CHUNK):
         rows = torch.arange(start, min(start + _CHUNK, n), device=y.device)
-        distance = torch.cdist(X[rows], X)  # chunk x n
+        # By differences: from products, equal distances would differ by rounding errors.
+        distance = torch.cdist(X[rows], X, compute_mode="donot_use_mm_for_euclid_dist")  # chunk x n
         distance[torch.arange(len(rows)), rows] = torch.inf
         farthest = distance.kthvalue(count, dim=1, keepdim=True).values
         # All that are as far away as the last: which of them came first must not matter.

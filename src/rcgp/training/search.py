@@ -152,10 +152,11 @@ class Search:
             # L-BFGS-B begins by asking for what is known already.
             value, gradient = at_start if np.array_equal(x, start) else self.evaluate(x)
             if value == -math.inf:
-                return self._wall(x, best)
+                return self._wall(x, best, at_start[0])
             if value > best.value:
                 best, slope = Outcome(value, x.copy()), float(np.abs(gradient).max()) / self.size
-            return -value / self.size, -gradient / self.size
+            # From the start on: the tolerance is relative to the value, which the units of y shift.
+            return (at_start[0] - value) / self.size, -gradient / self.size
 
         result = scipy.optimize.minimize(
             loss,
@@ -182,14 +183,15 @@ class Search:
         size = self.size + abs(best.value)
         return abs(value - best.value) / size if math.isfinite(value) else 0.0
 
-    def _wall(self, x: Vector, best: Outcome) -> tuple[float, Vector]:
+    def _wall(self, x: Vector, best: Outcome, start: float) -> tuple[float, Vector]:
         """A loss that rises steeply from the best point to x, so that the line search interpolates back towards it.
 
         An infinite loss would end the line search instead.
         """
         step = x - best.x
-        height = 1.0 + abs(best.value) / self.size
-        return -best.value / self.size + height, 2.0 * height * step / max(float(step @ step), 1e-300)
+        lowest = (start - best.value) / self.size
+        height = 1.0 + abs(lowest)
+        return lowest + height, 2.0 * height * step / max(float(step @ step), 1e-300)
 
 
 def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:

@@ -13,13 +13,13 @@ __all__ = ["Tail", "fit_tail"]
 Numbers = NDArray[np.float64]
 
 # Residuals beyond this many standard deviations take no part: they may be outliers.
-_BULK = 5.0
+_BULK = 3.0
 
-# The threshold is where so many of n residuals would lie farther out, were there no outliers, and never below three.
-_EXPECTED, _LEAST = 0.2, 3.0
+# The threshold is where so many of n residuals would lie farther out, were there no outliers, and never below this.
+_EXPECTED, _LEAST = 0.2, 3.5
 
-# Beyond the bulk residuals are followed as long as each is at most this many times the one before.
-_GAP = 1.5
+# Beyond so many standard deviations residuals are followed as long as each is at most so many times the one before.
+_START, _GAP = 5.0, 1.5
 
 # Degrees of freedom and scales that are tried. Heavier tails than the first cannot be told from outliers.
 _DEGREES = np.array([1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0, np.inf])
@@ -44,7 +44,7 @@ class Tail:
 def fit_tail(size: Numbers) -> Tail:
     """A t distribution fitted to the bulk of standardised residuals, and the threshold that it sets.
 
-    By maximum likelihood among those below five, given that they are: Σ log [ t_ν(a/s) / (s P(|T_ν| < 5/s)) ]. So
+    By maximum likelihood among those below three, given that they are: Σ log [ t_ν(a/s) / (s P(|T_ν| < 3/s)) ]. So
     outliers, which lie beyond, have no say, and residuals with a heavy tail of their own (noise that differs from place
     to place) are not taken for outliers as they would be by a fixed threshold. A heavy tail reaches far; where the
     residuals themselves end sooner, at a gap, the threshold is in the middle of it.
@@ -69,8 +69,8 @@ def fit_tail(size: Numbers) -> Tail:
 
 
 def _first_gap(size: Numbers) -> float:
-    """The geometric middle of the first gap between residuals beyond the bulk; infinite where there is none."""
-    farther = np.concatenate([[_BULK], np.sort(size[size > _BULK])])
+    """The geometric middle of the first gap between residuals far out; infinite where there is none."""
+    farther = np.concatenate([[_START], np.sort(size[size > _START])])
     gaps = np.flatnonzero(farther[1:] > _GAP * farther[:-1])
     return float(np.sqrt(farther[gaps[0]]) * np.sqrt(farther[gaps[0] + 1])) if gaps.size else np.inf
 
@@ -87,7 +87,7 @@ def _log_density(squares: Numbers, nu: float) -> Numbers:
 
 
 def _inside(nu: float) -> Numbers:
-    """P(|T_ν| < 5/s) for every scale s."""
+    """P(|T_ν| < 3/s) for every scale s."""
     limits = _BULK / _SCALES
     below = special.ndtr(limits) if np.isinf(nu) else special.stdtr(nu, limits)
     return np.asarray(2.0 * below - 1.0, dtype=np.float64)

@@ -67,3 +67,10 @@ class WeightFunction(nn.Module):
     def frozen(self, residual: Tensor) -> WeightFunction:
         """A copy whose data-dependent thresholds are fixed at their values for these residuals."""
         return copy.deepcopy(self)
+
+    def of_row(self, row: int) -> WeightFunction:
+        """The function by which one row of the training data is weighed, for any number of values that it might have.
+
+        This one itself, but for weights that differ from row to row.
+        """
+        return self

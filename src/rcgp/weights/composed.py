@@ -42,6 +42,11 @@ class _Wrapper(WeightFunction):
         clone.weight = self.weight.frozen(residual)
         return clone
 
+    def of_row(self, row: int) -> WeightFunction:
+        clone = copy.deepcopy(self)
+        clone.weight = self.weight.of_row(row)
+        return clone
+
 
 class OneSided(_Wrapper):
     """Distrust deviations in one direction only; on the other side w̃ = 1.
@@ -118,4 +123,9 @@ class Product(WeightFunction):
     def frozen(self, residual: Tensor) -> WeightFunction:
         clone = copy.deepcopy(self)
         clone.weights = nn.ModuleList(weight.frozen(residual) for weight in self._parts())
+        return clone
+
+    def of_row(self, row: int) -> WeightFunction:
+        clone = copy.deepcopy(self)
+        clone.weights = nn.ModuleList(weight.of_row(row) for weight in self._parts())
         return clone

@@ -50,9 +50,13 @@ class Plateau(WeightFunction):
         u = self._scaled(residual)
         return -_POWER / self.threshold * u ** (_POWER - 1) / (1.0 + u**_POWER)
 
+    def of_row(self, row: int) -> Plateau:
+        """The weight of one row, for any number of values that it might have."""
+        return Plateau(self.centre[row].reshape(1), self.threshold[row].reshape(1))
+
     def _scaled(self, residual: Tensor) -> Tensor:
         """u, bounded where its power would overflow: there the weight is negligible by far."""
-        if residual.shape[-1] != self.centre.shape[0]:
+        if self.centre.shape[0] not in (1, residual.shape[-1]):
             raise ValueError(
                 f"Plateau has centres for {self.centre.shape[0]} rows and cannot weigh {residual.shape[-1]} others"
             )

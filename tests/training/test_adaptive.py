@@ -1,0 +1,553 @@
+from __future__ import annotations
+
+import math
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+from rcgp import RCGP, FitError, fit
+from rcgp.models.constraints import Between
+from rcgp.training import AdaptiveReport, Parts, fit_adaptive
+from rcgp.training.rows import evidence_of, leave_out_score_of
+from rcgp.weights import Constant, InverseMultiquadric, Plateau
+
+TEST = torch.linspace(0.2, 9.8, 97, dtype=torch.float64)[:, None]
+TRUTH = torch.sin(TEST[:, 0])
+SEEDS = range(6)
+#: Enough outliers, all above, for the first rounds to go wrong.
+MANY_ABOVE = {"share": 0.4, "seed": 1, "sides": [1.0]}
+
+
+def sine(n=100, seed=0):
+    random = np.random.default_rng(seed)
+    X = np.sort(random.uniform(0, 10, n))
+    return torch.tensor(X)[:, None], torch.tensor(np.sin(X) + 0.1 * random.standard_normal(n))
+
+
+def contaminated(n=100, share=0.1, seed=0, sides=(-1.0, 1.0)):
+    """A sine where a share of the observations is off by three to nine, and the flags of the others."""
+    X, y = sine(n, seed)
+    random = np.random.default_rng(1000 + seed)
+    rows, count = random.permutation(n), round(share * n)
+    y[rows[:count]] += torch.tensor(random.choice(sides, count) * random.uniform(3, 9, count))
+    good = torch.ones(n, dtype=torch.bool)
+    good[rows[:count]] = False
+    return X, y, good
+
+
+def with_cluster(seed=1):
+    """A sine, and thirty rows at 4.7 that say 3 where it says -1; they come last. The first rounds follow them."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(0, 10, 100)
+    y = np.sin(X) + 0.1 * random.standard_normal(100)
+    X, y = np.r_[X, random.normal(4.7, 0.2, 30)], np.r_[y, 3.0 + 0.05 * random.standard_normal(30)]
+    return torch.tensor(X)[:, None], torch.tensor(y)
+
+
+def adapted(X, y, parts=None, **arguments):
+    model = RCGP(X, y, mean="median", **arguments)
+    return model, fit_adaptive(model, parts=parts)
+
+
+def error(model):
+    return (model.posterior(TEST).mean - TRUTH).abs().mean().item()
+
+
+def ordinary_error(X, y):
+    model = RCGP(X, y, mean="median", weight=Constant())
+    fit(model, "marginal")
+    return error(model)
+
+
+def moments(model, x=TEST):
+    posterior = model.posterior(x)
+    return posterior.mean.detach(), posterior.variance.detach().sqrt()
+
+
+def untrusted(model):
+    return model.weights() < 0.5**0.5
+
+
+def snapshot(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(
+        first[key].dtype == second[key].dtype and torch.equal(first[key], second[key]) for key in first
+    )
+
+
+# Accuracy -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clean_error():
+    """Mean error of an ordinary GP that is fitted to the data without outliers."""
+    torch.set_num_threads(1)
+    return np.mean([ordinary_error(*sine(seed=seed)) for seed in SEEDS])
+
+
+def test_without_outliers_it_is_as_good_as_an_ordinary_gp(clean_error):
+    models = [adapted(*sine(seed=seed))[0] for seed in SEEDS]
+    assert np.mean([error(model) for model in models]) <= 1.05 * clean_error
+    assert all(untrusted(model).sum() <= 2 for model in models)
+
+
+def test_one_outlier_costs_little(clean_error):
+    errors = []
+    for seed in SEEDS:
+        X, y = sine(seed=seed)
+        y[33] += 10.0
+        model, _ = adapted(X, y)
+        assert untrusted(model)[33]
+        errors.append(error(model))
+    assert np.mean(errors) <= 1.25 * clean_error
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.4])
+def test_many_outliers_cost_little_more_than_the_rows_they_took(share, clean_error):
+    """Against an ordinary GP that is told which rows are good: it has fewer of them than the clean data have."""
+    errors, told = [], []
+    for seed in SEEDS:
+        X, y, good = contaminated(share=share, seed=seed)
+        model, _ = adapted(X, y)
+        errors.append(error(model))
+        told.append(ordinary_error(X[good], y[good]))
+        assert untrusted(model)[~good].all()
+        assert untrusted(model)[good].double().mean() <= 0.05
+    assert np.mean(errors) <= 1.25 * np.mean(told)
+    assert np.mean(errors) <= 1.25 * clean_error
+
+
+def test_a_cluster_of_outliers_is_found():
+    model, report = adapted(*with_cluster())
+    assert untrusted(model)[100:].all()
+    assert untrusted(model)[:100].sum() <= 2
+    assert error(model) < 0.05
+    assert report.contested > 30
+
+
+# What the result does not depend on -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [contaminated(share=0.3), contaminated(**MANY_ABOVE), with_cluster()], ids=range(3))
+def test_the_order_of_rows_does_not_matter(data):
+    X, y = data[:2]
+    expected = moments(adapted(X, y)[0])
+    for seed in range(2):
+        order = torch.tensor(np.random.default_rng(seed).permutation(len(y)))
+        for value, first in zip(moments(adapted(X[order], y[order])[0]), expected, strict=True):
+            torch.testing.assert_close(value, first, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset"),
+    [
+        (1e6, 1e7),
+        (1e-6, 0.0),
+        (1.0, 1e7),
+        (-1.0, 0.0),
+        (2.0, -3.0),
+    ],
+)
+def test_units_of_the_observations_do_not_matter(scale, offset):
+    X, y, _ = contaminated(seed=2)
+    expected, _ = moments(adapted(X, y)[0])
+    mean, _ = moments(adapted(X, scale * y + offset)[0])
+    torch.testing.assert_close((mean - offset) / scale, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("unit", "offset"), [(1024.0, 0.0), (0.3048, 0.0), (1.0, 2.0**20)])
+def test_units_of_the_inputs_do_not_matter(unit, offset, seed):
+    X, y, _ = contaminated(seed=seed)
+    expected = moments(adapted(X, y)[0])
+    result = moments(adapted(X * unit + offset, y)[0], TEST * unit + offset)
+    for value, first in zip(result, expected, strict=True):
+        torch.testing.assert_close(value, first, rtol=0, atol=1e-4)
+
+
+def test_the_same_data_give_the_same_bits():
+    X, y, _ = contaminated(share=0.3)
+    (first, one), (second, other) = adapted(X, y), adapted(X, y)
+    assert same(snapshot(first), snapshot(second))
+    assert (one.evaluations, one.rounds, one.value) == (other.evaluations, other.rounds, other.value)
+
+
+@pytest.mark.parametrize(("row", "bound"), [(33, 0.3), (0, 1.0)], ids=["inside", "at the end"])
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_one_observation_has_bounded_influence(row, bound, share):
+    """On the predictions and on the centres of the others, which it could reach through its neighbours.
+
+    Within the data the bound is three standard deviations of the noise, as far as an observation is trusted; at their
+    end, where predictions lean on a few rows, it is the amplitude of the function.
+    """
+    X, y, _ = contaminated(share=share)
+    if share:
+        y[row] = torch.sin(X[row, 0])
+    untouched, _ = adapted(X, y)
+    others = torch.arange(100) != row
+    far = []
+    for moved in (0.5, -1.0, 3.0, -10.0, 1e3, -1e3, 1e6, -1e6, 1e100, -1e100, 1e300, -1e300):
+        y[row] = torch.sin(X[row, 0]) + moved
+        model, _ = adapted(X, y)
+        for value, before in zip(moments(model), moments(untouched), strict=True):
+            assert (value - before).abs().max() < bound
+        centres = model.weight.centre + model.mean(X)
+        assert (centres - untouched.weight.centre - untouched.mean(X))[others].abs().max() < bound
+        if abs(moved) >= 1e100:
+            far.append((math.copysign(1.0, moved), *moments(model), centres[others]))
+    for side in (1.0, -1.0):
+        first, *rest = (values[1:] for values in far if values[0] == side)
+        for values in rest:
+            for value, expected in zip(values, first, strict=True):
+                torch.testing.assert_close(value, expected, rtol=0, atol=1e-8)
+
+
+# Models of all kinds --------------------------------------------------------------------------------------------------
+
+
+def test_a_float32_model_is_fitted_in_float64_and_cast_back():
+    X, y, _ = contaminated()
+    single, _ = adapted(X.float(), y.float())
+    double, _ = adapted(X.float().double(), y.float().double())
+    assert {value.dtype for value in single.state_dict().values()} == {torch.float32}
+    for value, expected in zip(moments(single, TEST.float()), moments(double), strict=True):
+        torch.testing.assert_close(value, expected.float(), rtol=0, atol=1e-3)
+
+
+def test_equal_sample_weights_change_only_the_noise():
+    X, y, _ = contaminated()
+    plain, _ = adapted(X, y)
+    weighted, _ = adapted(X, y, sample_weight=torch.full((100,), 2.0))
+    for value, expected in zip(moments(weighted), moments(plain), strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-4)
+    assert weighted.noise.item() == pytest.approx(2.0 * plain.noise.item(), rel=0.01)
+
+
+def test_sample_weights_say_which_rows_are_noisy():
+    """Every other row has sixteen times the noise variance: known, it is no reason to distrust it."""
+    random = np.random.default_rng(0)
+    X, y = sine(100)
+    noisy = torch.arange(100) % 2 == 0
+    y[noisy] += torch.tensor(random.standard_normal(50)) * 0.1 * math.sqrt(15.0)
+    y[7] += 3.0
+    weighted, _ = adapted(X, y, sample_weight=torch.where(noisy, 1.0, 16.0))
+    plain, _ = adapted(X, y)
+    assert untrusted(weighted).nonzero().squeeze(-1).tolist() == [7]
+    assert error(weighted) < error(plain)
+    assert weighted.noise.item() == pytest.approx(0.16, rel=0.4)
+
+
+def test_a_trained_mean_is_fitted_along():
+    X, y, good = contaminated(share=0.2)
+    model = RCGP(X, y + 50.0, mean=gpytorch.means.ConstantMean())
+    fit_adaptive(model)
+    assert (model.posterior(TEST).mean - TRUTH - 50.0).abs().mean() < 0.06
+    assert model.mean.constant.item() == pytest.approx(50.0, abs=3.0)
+    assert untrusted(model)[~good].all()
+    assert untrusted(model)[good].sum() <= 2
+
+
+def test_fixed_parameters_stay_fixed():
+    X, y, good = contaminated(share=0.2)
+    model = RCGP(X, y, mean="median", noise=0.01)
+    model.raw_noise.requires_grad_(False)
+    report = fit_adaptive(model)
+    assert model.noise.item() == pytest.approx(0.01)
+    assert report.calibration == 1.0
+    assert untrusted(model)[~good].all()
+    assert untrusted(model)[good].sum() <= 2
+    model = RCGP(X, y, mean="median")
+    model.kernel.outputscale = 0.5
+    model.kernel.raw_outputscale.requires_grad_(False)
+    fit_adaptive(model)
+    assert model.kernel.outputscale.item() == pytest.approx(0.5)
+
+
+def matern():
+    return gpytorch.kernels.MaternKernel(2.5)
+
+
+def total():
+    return gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()) + gpytorch.kernels.LinearKernel()
+
+
+def periodic():
+    kernel = gpytorch.kernels.PeriodicKernel()
+    kernel.period_length = 6.0
+    return gpytorch.kernels.ScaleKernel(kernel)
+
+
+def bounded():
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(), outputscale_constraint=Between(0.01, 0.3))
+    kernel.outputscale = 0.2
+    return kernel
+
+
+@pytest.mark.parametrize("kernel", [matern, total, periodic, bounded])
+def test_any_kernel_will_do(kernel):
+    X, y, good = contaminated(share=0.2)
+    model, _ = adapted(X, y, kernel=kernel())
+    assert error(model) < 0.06
+    assert untrusted(model)[~good].all()
+    assert untrusted(model)[good].sum() <= 3
+
+
+def test_a_bound_on_the_output_scale_limits_calibration(monkeypatch):
+    monkeypatch.setattr("rcgp.training.adaptive.excess_variance", lambda *arguments: 1e3)
+    X, y, _ = contaminated()
+    model, report = adapted(X, y, kernel=bounded())
+    assert report.calibration < 1e3
+    assert model.kernel.outputscale.item() <= 0.3
+
+
+def test_a_weight_with_parameters_of_its_own_is_replaced():
+    """Also where the rounds start again from the first hyperparameters, which once included the weight's."""
+    X, y, _ = contaminated(**MANY_ABOVE)
+    trainable, report = adapted(X, y, weight=InverseMultiquadric(trainable=True))
+    assert "neighbours" in [step.name for step in report.rounds]
+    assert isinstance(trainable.weight, Plateau)
+    for value, expected in zip(moments(trainable), moments(adapted(X, y)[0]), strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_few_rows(n):
+    X, y = sine(n)
+    model, report = adapted(X, y)
+    mean, spread = moments(model)
+    assert mean.isfinite().all()
+    assert (spread > 0).all()
+    assert (mean - y.mean()).abs().max() < 3.0
+    assert report.calibration == 1.0
+
+
+def test_observations_without_variation():
+    model, _ = adapted(sine()[0], torch.full((100,), 3.0, dtype=torch.float64))
+    torch.testing.assert_close(moments(model)[0], torch.full((97,), 3.0, dtype=torch.float64))
+    assert not untrusted(model).any()
+
+
+def test_most_observations_equal():
+    y = torch.zeros(100, dtype=torch.float64)
+    y[::9] = 1.0
+    model, _ = adapted(sine()[0], y)
+    assert moments(model)[0].abs().max() < 1e-6
+    assert torch.equal(untrusted(model), y == 1.0)
+
+
+def test_duplicate_rows():
+    """Every place is measured twice, and five rows are there a third time, to the bit."""
+    X, y = sine(50)
+    random = np.random.default_rng(1)
+    X, y = torch.cat([X, X]), torch.cat([y, torch.sin(X[:, 0]) + 0.1 * torch.tensor(random.standard_normal(50))])
+    good = torch.tensor(random.uniform(size=100) > 0.2)
+    y[~good] += torch.tensor(random.choice([-1.0, 1.0], int((~good).sum())) * 5.0)
+    rows = torch.cat([torch.arange(100), good.nonzero().squeeze(-1)[:5]])
+    model, _ = adapted(X[rows], y[rows])
+    assert error(model) < 0.06
+    assert untrusted(model)[~good[rows]].all()
+    assert untrusted(model)[good[rows]].sum() <= 2
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("when", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("weight", [InverseMultiquadric, lambda: InverseMultiquadric(c=2.0, trainable=True)])
+def test_an_interrupt_leaves_the_model_as_it_was(when, dtype, weight):
+    X, y, _ = (tensor.to(dtype) for tensor in contaminated(**MANY_ABOVE))
+    last = max(1, int(when * adapted(X, y, kernel=gpytorch.kernels.RBFKernel())[1].evaluations))
+    model = RCGP(X, y, mean="median", weight=weight(), kernel=gpytorch.kernels.RBFKernel())
+    modules, before, expected = (model.weight, model.kernel), snapshot(model), moments(model, TEST.to(dtype))
+
+    def interrupt(evaluations, best):
+        if evaluations >= last:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_adaptive(model, progress=interrupt)
+    assert (model.weight, model.kernel) == modules
+    assert same(before, snapshot(model))
+    assert all(torch.equal(a, b) for a, b in zip(moments(model, TEST.to(dtype)), expected, strict=True))
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_failing_search_leaves_the_model_as_it_was(call, monkeypatch):
+    calls = []
+
+    def failing(*arguments, **options):
+        calls.append(1)
+        if len(calls) == call:
+            raise FitError("as arranged", row=0)
+        return fit(*arguments, **options)
+
+    monkeypatch.setattr("rcgp.training.adaptive.fit", failing)
+    X, y, _ = contaminated(**MANY_ABOVE)
+    model = RCGP(X, y, mean="median")
+    modules, before = (model.weight, model.kernel), snapshot(model)
+    with pytest.raises(FitError, match="as arranged"):
+        fit_adaptive(model)
+    assert (model.weight, model.kernel) == modules
+    assert same(before, snapshot(model))
+
+
+def test_a_failure_after_the_kernel_was_replaced_gives_it_back(monkeypatch):
+    from rcgp.training.calibration import scale_variance
+
+    def replaced_then_failing(model, factor):
+        scale_variance(model, 2.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rcgp.training.adaptive.scale_variance", replaced_then_failing)
+    model = RCGP(*sine(40), kernel=matern(), mean="median")
+    kernel, before = model.kernel, snapshot(model)
+    with pytest.raises(KeyboardInterrupt):
+        fit_adaptive(model)
+    assert model.kernel is kernel
+    assert same(before, snapshot(model))
+
+
+def test_only_models_can_be_fitted():
+    with pytest.raises(TypeError, match="model must be an RCGP, got int"):
+        fit_adaptive(3)
+
+
+def test_a_bad_limit_is_refused():
+    model = RCGP(*sine(20))
+    weight = model.weight
+    with pytest.raises(ValueError, match="max_iterations"):
+        fit_adaptive(model, max_iterations=0)
+    assert model.weight is weight
+
+
+@pytest.mark.parametrize("switch", [torch.no_grad, torch.inference_mode])
+def test_it_works_where_gradients_are_switched_off(switch):
+    X, y = sine(40)
+    model = RCGP(X, y, mean="median")
+    with switch():
+        value = fit_adaptive(model).value
+    assert value == adapted(X, y)[1].value
+
+
+# The report -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_tells_what_was_done():
+    X, y = with_cluster()
+    seen = []
+    model = RCGP(X, y, mean="median")
+    report = fit_adaptive(model, progress=lambda evaluations, best: seen.append(evaluations))
+    assert isinstance(report, AdaptiveReport)
+    assert report.objective == "adaptive"
+    names = [step.name for step in report.rounds]
+    assert names[0] == "settle"
+    assert names[-3:] == ["outside", "judged", "finish"]
+    assert seen == sorted(seen)
+    assert report.evaluations == seen[-1]
+    # The halves of the calibration are counted, but are no rounds.
+    assert 0 < sum(step.evaluations for step in report.rounds) < report.evaluations
+    assert all(65 <= step.trusted <= 130 for step in report.rounds)
+    assert report.rounds[-1].trusted == int((~untrusted(model)).sum())
+    assert report.rounds[-1].score * report.rounds[-1].trusted == pytest.approx(report.value)
+    assert report.tail.threshold >= 3.0
+    assert 30 < report.contested <= 65
+    assert report.hyperparameters == model.listed_hyperparameters()
+    assert report.converged
+    text = str(report)
+    assert text.startswith("adaptive = ")
+    assert text.count("rows trusted") == len(names)
+    assert f"{report.contested} rows contested each other" in text
+    assert "residuals are normal" in text or "degrees of freedom" in text
+    assert f"beyond {report.tail.threshold:.3g} standard deviations" in text
+    assert f"variances times {report.calibration:.3g}" in text
+
+
+def test_the_report_of_an_easy_fit_says_nothing_of_contests():
+    report = adapted(*sine(40))[1]
+    assert report.contested == 0
+    assert "contested" not in str(report)
+
+
+def test_thresholds_are_the_tails_and_centres_the_leave_one_out_predictions():
+    """But for the last search, after which only the centres follow, and a factor on all variances."""
+    X, y, _ = contaminated()
+    model, report = adapted(X, y, Parts(calibration=False))
+    spread = model.leave_one_out().variance.sqrt()
+    np.testing.assert_allclose((model.weight.threshold / spread).median().item(), report.tail.threshold, rtol=0.1)
+    centre = model.weight.centre + model.mean(X)
+    np.testing.assert_allclose(centre.numpy(), model.leave_one_out().mean.numpy(), atol=0.02)
+
+
+def test_the_iterations_of_each_search_are_limited():
+    X, y, _ = contaminated()
+    model = RCGP(X, y, mean="median")
+    report = fit_adaptive(model, max_iterations=1)
+    assert report.iterations == 1
+    assert not report.converged
+
+
+# The parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_without_neighbours_many_outliers_on_one_side_win():
+    X, y, _ = contaminated(**MANY_ABOVE)
+    (full, report), (without, other) = adapted(X, y), adapted(X, y, Parts(neighbours=False))
+    assert "neighbours" in [step.name for step in report.rounds]
+    assert "neighbours" not in [step.name for step in other.rounds]
+    assert error(full) < 0.06
+    assert error(without) > 10 * error(full)
+
+
+def test_without_the_tail_the_threshold_is_three():
+    random = np.random.default_rng(0)
+    X, y = sine(150)
+    y = torch.sin(X[:, 0]) + 0.1 * torch.tensor(random.standard_t(2.5, 150))
+    (full, report), (without, other) = adapted(X, y), adapted(X, y, Parts(tail=False))
+    assert other.tail.threshold == 3.0
+    assert report.tail.degrees < 10
+    assert report.tail.threshold > 4.0
+    assert untrusted(full).sum() < untrusted(without).sum()
+
+
+def test_without_contests_a_cluster_wins():
+    X, y = with_cluster()
+    without, report = adapted(X, y, Parts(contested=False))
+    assert report.contested == 0
+    assert not {"outside", "judged"} & {step.name for step in report.rounds}
+    assert error(without) > 5 * error(adapted(X, y)[0])
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+def test_the_last_hyperparameters_maximise_the_score_that_was_asked_for(leave_one_out):
+    X, y, _ = contaminated()
+    model, report = adapted(X, y, Parts(leave_one_out=leave_one_out, calibration=False))
+    trusted = ~untrusted(model)
+    assert report.rounds[-1].trusted == int(trusted.sum())
+    sizes = {}
+    for objective in (evidence_of, leave_out_score_of):
+        gradients = torch.autograd.grad(objective(trusted)(model), list(model.parameters()))
+        sizes[objective] = max(gradient.abs().max().item() for gradient in gradients)
+    chosen, other = (leave_out_score_of, evidence_of) if leave_one_out else (evidence_of, leave_out_score_of)
+    assert sizes[chosen] < 0.1
+    assert sizes[other] > 5 * sizes[chosen]
+
+
+def test_calibration_multiplies_the_variances_by_its_factor():
+    for seed in SEEDS:
+        X, y, _ = contaminated(seed=seed)
+        (full, report), (without, other) = adapted(X, y), adapted(X, y, Parts(calibration=False))
+        assert other.calibration == 1.0
+        assert other.evaluations < report.evaluations
+        assert report.rounds == other.rounds
+        ratio = full.noise.item() / without.noise.item()
+        assert ratio == pytest.approx(report.calibration)
+        assert full.kernel.outputscale.item() / without.kernel.outputscale.item() == pytest.approx(ratio)
+        if report.calibration > 1.05:
+            return
+    pytest.fail("no data set here needed calibration")
