@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 import pytest
 
 import rcgp.report
+from rcgp import RCGPRegressor
 from rcgp.report import page as module
 from rcgp.report import report_html, write_report
 from rcgp.report.text import number, percent
@@ -317,3 +318,14 @@ def test_a_table_without_an_index_of_its_own_counts_from_zero(table, invented):
     X, y = X.reset_index(drop=True), pd.Series(y.to_numpy())
     labels = {int(cells[0]) for cells in Table(report_html(invented(X, y), None, X, y, target="t")).rows[1:]}
     assert labels <= set(range(25))
+
+
+def test_rounds_of_an_adaptive_fit_are_listed():
+    X, y = np.linspace(0, 10, 60)[:, None], np.sin(np.linspace(0, 10, 60))
+    y[20] += 5.0
+    X = pd.DataFrame(X, columns=["x"])
+    robust, plain = RCGPRegressor().fit(X, y), RCGPRegressor(weight="constant", objective="marginal").fit(X, y)
+    page = report_html(robust, plain, X, pd.Series(y, name="y"), target="y")
+    first, last = robust.fit_report_.rounds[0], robust.fit_report_.rounds[-1]
+    assert f"settle: {first.trusted} rows trusted" in page
+    assert f"round {len(robust.fit_report_.rounds)}</th><td>finish: {last.trusted} rows trusted" in page

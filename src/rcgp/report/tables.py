@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,10 +69,27 @@ def fit_table(robust: Regressor, plain: Regressor | None, features: Sequence[str
             ("converged", ["yes" if report.converged else "no" for report in known]),
             ("last word of the optimiser", [str(report.message) for report in known]),
             ("time", [f"{report.seconds:.2f} s" for report in known]),
+            *_round_lines(known),
         ]
     for i, name in enumerate(features[:MOST_COLUMNS]):
         lines.append((f"lengthscale of {name}", [_lengthscales(model, i) for model in both]))
     return _plain_table(["", "robust GP", "ordinary GP"][: len(both) + 1], lines)
+
+
+def _round_lines(reports: Sequence[Any]) -> list[tuple[str, list[str]]]:
+    """What each round of an adaptive fit trusted and scored; nothing for other fits."""
+    lines = []
+    for i in range(max(len(getattr(report, "rounds", ())) for report in reports)):
+        cells = []
+        for report in reports:
+            rounds = getattr(report, "rounds", ())
+            cells.append(
+                f"{rounds[i].name}: {rounds[i].trusted} rows trusted, score {number(rounds[i].score)} for each"
+                if i < len(rounds)
+                else "–"
+            )
+        lines.append((f"round {i + 1}", cells))
+    return lines
 
 
 def _lengthscales(model: Regressor, feature: int) -> str:
