@@ -51,7 +51,8 @@ def recipe(estimator: Any) -> Recipe:
     kernel = estimator.kernel
     if kernel is not None and not isinstance(kernel, gpytorch.kernels.Kernel | sk.Kernel):
         raise TypeError(f"kernel must be a kernel of GPyTorch or scikit-learn, or None, got {kernel!r}")
-    mean = "median" if estimator.normalize and _is(estimator.mean, "constant") else estimator.mean
+    robust = estimator.normalize or _is_adaptive(estimator)
+    mean = "median" if robust and _is(estimator.mean, "constant") else estimator.mean
     return Recipe(
         kernel=kernel,
         mean=mean,
@@ -80,7 +81,8 @@ def _is_adaptive(estimator: Any) -> bool:
 
 
 def _equal(value: Any, default: Any) -> bool:
-    return value is default or (type(value) in (str, int, float) and value == default)
+    """Whether a parameter has its default value, as a number or text of any library."""
+    return value is default or (isinstance(value, str | Real) and bool(value == default))
 
 
 def _weight_maker(weight: Any, epsilon: Any) -> Callable[[], WeightFunction]:

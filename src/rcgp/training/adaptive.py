@@ -8,9 +8,10 @@ holds exactly, given the centres. Who is trusted and what is predicted depend on
 2. Settle, in at most four rounds: hyperparameters by the evidence of the trusted rows; then leave-one-out predictions
    with standard deviations S_i, weights centred on them with the threshold 3 S_i, and the rows within it are trusted.
 3. If that predicts rows worse than the median of their neighbours does (many outliers), start again from those medians.
-4. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`).
-5. Rejected rows that crowd together are judged by the rows outside (:mod:`rcgp.training.contested`).
-6. Hyperparameters by the leave-one-out score of the trusted rows, and the standard deviations checked on halves of
+4. If an ordinary GP of all rows predicts them better (rows were rejected that are none), start again from that.
+5. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`).
+6. Rejected rows that crowd together are judged by the rows outside (:mod:`rcgp.training.contested`).
+7. Hyperparameters by the leave-one-out score of the trusted rows, and the standard deviations checked on halves of
    the data (:mod:`rcgp.training.calibration`).
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,9 +46,15 @@ __all__ = ["AdaptiveReport", "Parts", "Round", "centre_on", "fit_adaptive"]
 # Standard deviations within which a row is trusted while the rounds settle, and robust ones around the median before.
 _LIMIT = 3.0
 
+# Robust standard deviations around the median within which every row is asked.
+_EVERYONE = 1e6
+
 # How often hyperparameters and weights follow each other at most, how often the weights alone, and the share of rows
 # that may still change sides when that ends.
 _ROUNDS, _REPEATS, _SETTLED = 4, 2, 0.01
+
+# Share of rows with the inputs of another one above which leave-one-out scores mean little.
+_TWINS = 0.05
 
 # Searches end early as long as who is trusted is not settled.
 _ROUGH, _HALF, _FINE = 1e-4, 1e-5, 1e-7
@@ -59,6 +67,7 @@ class Parts:
 
     Attributes:
         neighbours: start again from the medians of neighbours where the rounds went wrong.
+        everyone: start again from an ordinary GP of all rows where that predicts better.
         tail: take the threshold from the tail of the residuals; without, it is three standard deviations.
         contested: have rows outside judge rejected rows that crowd together.
         leave_one_out: choose the last hyperparameters by leave-one-out; without, by the evidence of the trusted rows.
@@ -66,6 +75,7 @@ class Parts:
     """
 
     neighbours: bool = True
+    everyone: bool = True
     tail: bool = True
     contested: bool = True
     leave_one_out: bool = True
@@ -129,8 +139,9 @@ def fit_adaptive(
     each row; nothing else about it changes. It predicts in closed form as before. Parameters with
     ``requires_grad=False`` stay fixed; where the noise is fixed the variances are not calibrated.
 
-    Up to half of the rows may be outliers. The result does not depend on the order of the rows, nor on units. If the
-    fit fails or is interrupted the model is as it was before.
+    Nearly half of the rows may be outliers where they fall to both sides, about a third where they all fall to one. The
+    result does not depend on the order of the rows, nor on units. If the fit fails or is interrupted the model is as it
+    was before.
 
     Args:
         model: the model, changed in place. ``mean="median"`` and weak priors on its kernel are good company.
@@ -216,12 +227,15 @@ class _Course:
         trusted = self._settle("settle", self._within(residual, _LIMIT * robust_spread(residual)))
         if self.parts.neighbours and len(self.y) > 2:
             trusted = self._ask_neighbours(trusted)
+        if self.parts.everyone and not bool(trusted.all()):
+            trusted = self._ask_everyone(trusted, residual)
         trusted, prediction = self._draw_line(trusted)
         if self.parts.contested:
             trusted, prediction = self._judge(trusted, prediction)
         threshold = self.tail.threshold * prediction.variance.sqrt()
         self._expect(prediction.mean, threshold)
-        objective = leave_out_score_of(trusted) if self.parts.leave_one_out else evidence_of(trusted)
+        by_score = self.parts.leave_one_out and not self._has_twins(trusted)
+        objective = leave_out_score_of(trusted) if by_score else evidence_of(trusted)
         last = self._search("finish", objective, trusted, _FINE)
         self._expect(self._predict().mean, threshold)
         if self.parts.calibration and self.model.raw_noise.requires_grad:
@@ -257,6 +271,24 @@ class _Course:
         self._write(parameters)
         return trusted
 
+    def _ask_everyone(self, trusted: Tensor, residual: Tensor) -> Tensor:
+        """Start again from an ordinary GP of all rows, where that predicts better: then what was rejected is no error.
+
+        The mean absolute leave-one-out residuals are compared, row by row: a gross outlier adds the same to both.
+        """
+        weight, parameters, before = self.model.weight, self._parameters(), self._predict().mean
+        limit = _EVERYONE * robust_spread(residual)
+        everyone = self._within(residual, limit)
+        self._write(self.first)
+        self._expect(self.y - residual, torch.full_like(self.y, limit))
+        self._search("everyone", evidence_of(everyone), everyone, _ROUGH)
+        gain = (self.y - before).abs() - (self.y - self._predict().mean).abs()
+        if float(gain.sum()) > 0.0:
+            return self._settle("everyone", everyone)
+        self.model.weight = weight
+        self._write(parameters)
+        return trusted
+
     def _draw_line(self, trusted: Tensor) -> tuple[Tensor, Prediction]:
         """Who is trusted by the tail of the residuals."""
         prediction = self._predict()
@@ -285,6 +317,11 @@ class _Course:
         )
         self._expect(mixed.mean, _LIMIT * mixed.variance.sqrt())
         return self._draw_line(self._settle("judged", verdict.trusted))
+
+    def _has_twins(self, trusted: Tensor) -> bool:
+        """Whether inputs repeat: then rows are predicted by their twins, and leave-one-out says nothing of the rest."""
+        X = self.model.train_X[trusted]
+        return len(np.unique(X.cpu().numpy(), axis=0)) < (1.0 - _TWINS) * len(X)
 
     def _calibrate(self, trusted: Tensor) -> None:
         def choose(objective: Objective) -> None:
