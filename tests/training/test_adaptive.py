@@ -551,3 +551,27 @@ def test_calibration_multiplies_the_variances_by_its_factor():
         if report.calibration > 1.05:
             return
     pytest.fail("no data set here needed calibration")
+
+
+def test_real_values_with_a_long_tail_are_not_rejected():
+    """Prices and concentrations look like this; the first round takes the highest for outliers."""
+    random = np.random.default_rng(0)
+    X = torch.tensor(random.uniform(0, 1, (120, 2)))
+    f = torch.exp(4.0 * X[:, 0] * X[:, 1])
+    y = f + 0.05 * torch.tensor(random.standard_normal(120))
+    (model, report), (without, _) = adapted(X, y), adapted(X, y, Parts(everyone=False))
+    ordinary = RCGP(X, y, weight=Constant())
+    fit(ordinary, "marginal")
+    error, worse, best = (float((m.posterior(X).mean - f).abs().mean()) for m in (model, without, ordinary))
+    assert error <= 1.5 * best
+    assert worse > 2.0 * error
+    assert "everyone" in {step.name for step in report.rounds}
+    assert int((model.weights() < 0.5).sum()) <= 4
+
+
+def test_repeated_rows_do_not_vouch_for_each_other():
+    X, y = sine(n=40, seed=0)
+    X, y = X.repeat(2, 1), y.repeat(2)
+    model, _ = adapted(X, y)
+    assert model.noise.item() > 1e-3
+    assert float((model.posterior(X).mean - torch.sin(X[:, 0])).abs().mean()) < 0.1

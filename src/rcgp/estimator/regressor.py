@@ -45,10 +45,10 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         the same. The kernel given is copied, not changed.
 
     mean : str, callable or GPyTorch mean, default="constant"
-        Prior mean, on which the weights are centred. ``"constant"`` is the median of y, or its sample mean (the
-        paper's choice, which outliers move) with ``normalize=False``; ``"zero"``, ``"median"``, ``"linear"``,
-        ``"quadratic"`` (least squares), ``"robust_linear"`` (Huber), a function from an ``n x d`` tensor to ``n``
-        values, or a GPyTorch ``Mean``, which is then trained.
+        Prior mean, on which ``centre="prior"`` centres the weights. ``"constant"`` is the median of y, or its sample
+        mean (the paper's choice, which outliers move) with ``centre="prior", normalize=False``; ``"zero"``,
+        ``"median"``, ``"linear"``, ``"quadratic"`` (least squares), ``"robust_linear"`` (Huber), a function from an
+        ``n x d`` tensor to ``n`` values, or a GPyTorch ``Mean``, which is then trained.
 
     weight : {"imq", "se", "constant"} or weight function of rcgp.weights, default=None
         How trust in an observation falls with its distance from the prior mean: inverse multiquadric (what ``None`` is
