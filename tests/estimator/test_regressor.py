@@ -88,6 +88,23 @@ def test_a_choice_of_the_papers_method_is_the_papers_method(given):
     assert not isinstance(said.models_[0].weight, Plateau)
 
 
+@pytest.mark.parametrize(
+    "given", [{"epsilon": np.float64(0.05)}, {"n_restarts": np.int64(0)}, {"objective": np.str_("loo")}]
+)
+def test_defaults_of_numpys_kind_are_defaults(given):
+    X, y, _ = make_series()
+    assert isinstance(RCGPRegressor(**given).fit(X, y).models_[0].weight, Plateau)
+    assert isinstance(RCGPRegressor(centre="adaptive", **given).fit(X, y).models_[0].weight, Plateau)
+
+
+def test_adaptive_centring_needs_no_care_for_the_mean():
+    X, y, f = make_series(outliers=())
+    y[33] = 1e6
+    model = RCGPRegressor(normalize=False).fit(X, y)
+    assert model.outliers_[33]
+    assert np.abs(model.predict(X) - f).mean() < 0.1
+
+
 def test_adaptive_flags_follow_the_documented_rule():
     X, y, _ = make_series(size=2.0)
     y[3] += 0.8  # not beyond doubt

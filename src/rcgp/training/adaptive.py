@@ -17,6 +17,7 @@ holds exactly, given the centres. Who is trusted and what is predicted depend on
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.training.calibration import excess_variance, scale_variance
@@ -46,8 +48,9 @@ __all__ = ["AdaptiveReport", "Parts", "Round", "centre_on", "fit_adaptive"]
 # Standard deviations within which a row is trusted while the rounds settle, and robust ones around the median before.
 _LIMIT = 3.0
 
-# Robust standard deviations around the median within which every row is asked.
-_EVERYONE = 1e6
+# Robust standard deviations around the median within which every row is asked, and the loss of evidence, for each row
+# that was trusted, beyond which those that were not are foreign to them.
+_EVERYONE, _FOREIGN = 1e6, math.log(12.0)
 
 # How often hyperparameters and weights follow each other at most, how often the weights alone, and the share of rows
 # that may still change sides when that ends.
@@ -274,16 +277,19 @@ class _Course:
     def _ask_everyone(self, trusted: Tensor, residual: Tensor) -> Tensor:
         """Start again from an ordinary GP of all rows, where that predicts better: then what was rejected is no error.
 
-        The mean absolute leave-one-out residuals are compared, row by row: a gross outlier adds the same to both.
+        The mean absolute leave-one-out residuals are compared, row by row: a gross outlier adds the same to both. But a
+        cluster of outliers predicts itself. Hyperparameters that follow it make the trusted rows very unlikely: more
+        than twelve times for each row is too much.
         """
         weight, parameters, before = self.model.weight, self._parameters(), self._predict().mean
+        evidence = self._evidence(trusted)
         limit = _EVERYONE * robust_spread(residual)
         everyone = self._within(residual, limit)
         self._write(self.first)
         self._expect(self.y - residual, torch.full_like(self.y, limit))
         self._search("everyone", evidence_of(everyone), everyone, _ROUGH)
         gain = (self.y - before).abs() - (self.y - self._predict().mean).abs()
-        if float(gain.sum()) > 0.0:
+        if float(gain.sum()) > 0.0 and evidence - self._evidence(trusted) <= _FOREIGN:
             return self._settle("everyone", everyone)
         self.model.weight = weight
         self._write(parameters)
@@ -347,6 +353,14 @@ class _Course:
             count = int(trusted.sum())
             self.rounds.append(Round(name, report.evaluations, report.value / count, count))
         return report
+
+    def _evidence(self, rows: Tensor) -> float:
+        """The evidence of rows at the present hyperparameters, for each of them; minus infinity where there is none."""
+        try:
+            with torch.no_grad():
+                return float(evidence_of(rows)(self.model)) / int(rows.sum())
+        except NotPositiveDefiniteError:
+            return -math.inf
 
     def _predict(self) -> Prediction:
         """Each observation from all others."""
