@@ -3,7 +3,8 @@
 ``fit`` follows one objective, as the paper does; ``fit_adaptive`` also finds out which rows to trust.
 """
 
-from rcgp.training.adaptive import AdaptiveReport, Parts, Round, centre_on, fit_adaptive
+from rcgp.training.adaptive import Parts, centre_on, fit_adaptive
+from rcgp.training.adaptive_report import AdaptiveReport, Round
 from rcgp.training.fit import FitError, FitReport, fit
 
 __all__ = ["AdaptiveReport", "FitError", "FitReport", "Parts", "Round", "centre_on", "fit", "fit_adaptive"]

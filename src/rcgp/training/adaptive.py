@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from torch import Tensor
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
+from rcgp.training.adaptive_report import LIMIT, AdaptiveReport, Round
 from rcgp.training.calibration import excess_variance, scale_variance
 from rcgp.training.contested import contested_rows, judge
 from rcgp.training.fit import FitReport, fit, in_double, reporter
@@ -40,13 +41,11 @@ from rcgp.training.rows import (
     robust_spread_of,
 )
 from rcgp.training.search import Progress
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
 from rcgp.training.tails import Tail, fit_tail
 from rcgp.weights import Plateau
 
-__all__ = ["AdaptiveReport", "Parts", "Round", "centre_on", "fit_adaptive"]
-
-# Standard deviations within which a row is trusted while the rounds settle, and robust ones around the median before.
-_LIMIT = 3.0
+__all__ = ["Parts", "centre_on", "fit_adaptive"]
 
 # Robust standard deviations around the median within which every row is asked, and the loss of evidence, for each row
 # that was trusted, beyond which those that were not are foreign to them.
@@ -85,62 +84,15 @@ class Parts:
     calibration: bool = True
 
 
-@dataclass(frozen=True)
-class Round:
-    """One choice of hyperparameters.
-
-    Attributes:
-        name: which step it belongs to.
-        evaluations: of its objective.
-        score: the objective at its end, priors included, for each trusted row.
-        trusted: number of rows that it trusted.
-    """
-
-    name: str
-    evaluations: int
-    score: float
-    trusted: int
-
-
-@dataclass(frozen=True)
-class AdaptiveReport(FitReport):
-    """What an adaptive fit did: a :class:`FitReport` of its last search, over all rounds where it counts something.
-
-    Attributes:
-        rounds: each choice of hyperparameters, in order.
-        tail: the distribution of standardised residuals that are no outliers, and the threshold it sets.
-        contested: number of rows in a region that the rows outside decided on; zero where there was none.
-        calibration: the factor on all variances.
-    """
-
-    rounds: tuple[Round, ...] = ()
-    tail: Tail = field(default_factory=lambda: Tail(float("inf"), 1.0, _LIMIT))
-    contested: int = 0
-    calibration: float = 1.0
-
-    def __str__(self) -> str:
-        steps = [
-            f"  {r.name:<12} {r.trusted:>6} rows trusted  {r.evaluations:>4} evaluations  score {r.score:.4g} for each"
-            for r in self.rounds
-        ]
-        tail = "normal" if self.tail.degrees == float("inf") else f"t with {self.tail.degrees:g} degrees of freedom"
-        ends = [
-            f"  residuals are {tail}; beyond {self.tail.threshold:.3g} standard deviations a row is not trusted",
-            f"  variances times {self.calibration:.3g} for calibration",
-        ]
-        if self.contested:
-            ends.insert(0, f"  {self.contested} rows contested each other and were judged by the others")
-        return "\n".join([super().__str__(), "rounds:", *steps, *ends])
-
-
 def fit_adaptive(
     model: RCGP, *, max_iterations: int = 1000, progress: bool | Progress = False, parts: Parts | None = None
 ) -> AdaptiveReport:
     """Choose the weights and the hyperparameters of a model by what its rows say of each other.
 
     The model's own weight function is replaced by a :class:`rcgp.weights.Plateau` with a centre and a threshold for
-    each row; nothing else about it changes. It predicts in closed form as before. Parameters with
-    ``requires_grad=False`` stay fixed; where the noise is fixed the variances are not calibrated.
+    each row, and a kernel without an output scale gets one if the variances must grow. It predicts in closed form as
+    before. Parameters with ``requires_grad=False`` stay fixed; where the noise or the output scale is fixed the
+    variances are not calibrated.
 
     Nearly half of the rows may be outliers where they fall to both sides, about a third where they all fall to one. The
     result does not depend on the order of the rows, nor on units. If the fit fails or is interrupted the model is as it
@@ -153,7 +105,7 @@ def fit_adaptive(
         parts: which parts of the recipe to use. Default: all.
 
     Returns:
-        The report. Cost O(n³) for each evaluation; two to four times as long as fitting an ordinary GP.
+        The report. Cost O(n³) for each evaluation; measured, two to eight times as long as an ordinary GP.
 
     Raises:
         FitError: where an objective can be computed at no point of a search.
@@ -162,7 +114,7 @@ def fit_adaptive(
         raise TypeError(f"model must be an RCGP, got {type(model).__name__}")
     began = time.perf_counter()
     weight, kernel = model.weight, model.kernel
-    parameters = [parameter.detach().clone() for parameter in model.parameters()]
+    parameters = hyperparameters_of(model)
     try:
         with torch.inference_mode(False), in_double(model), reporter(progress) as report:
             course = _Course(model, parts or Parts(), max_iterations, report)
@@ -170,9 +122,7 @@ def fit_adaptive(
     except BaseException:
         model.weight, model.kernel = weight, kernel
         model.to(model.train_y.dtype)  # the weight was no part of the model when that was cast back
-        with torch.no_grad():
-            for parameter, value in zip(model.parameters(), parameters, strict=True):
-                parameter.copy_(value)
+        restore_hyperparameters(model, parameters)
         raise
     return AdaptiveReport(
         objective="adaptive",
@@ -219,15 +169,15 @@ class _Course:
         self.first: list[Tensor] = []
         self.rounds: list[Round] = []
         self.evaluations = self.rejected = self.contested = 0
-        self.tail = Tail(float("inf"), 1.0, _LIMIT)
+        self.tail = Tail(math.inf, 1.0, LIMIT)
         self.calibration = 1.0
 
     def run(self) -> FitReport:
         """All steps, in order. Returns the report of the last search."""
         residual = self.model.residual().detach()
-        self._expect(self.y - residual, torch.full_like(self.y, _LIMIT * robust_spread(residual)))
-        self.first = self._parameters()  # without those that the weight may have had
-        trusted = self._settle("settle", self._within(residual, _LIMIT * robust_spread(residual)))
+        self._expect(self.y - residual, torch.full_like(self.y, LIMIT * robust_spread(residual)))
+        self.first = hyperparameters_of(self.model)  # without those that the weight may have had
+        trusted = self._settle("settle", self._within(residual, LIMIT * robust_spread(residual)))
         if self.parts.neighbours and len(self.y) > 2:
             trusted = self._ask_neighbours(trusted)
         if self.parts.everyone and not bool(trusted.all()):
@@ -252,8 +202,8 @@ class _Course:
             self._search(name, evidence_of(trusted), trusted, _ROUGH)
             for _ in range(_REPEATS):
                 prediction = self._predict()
-                self._expect(prediction.mean, _LIMIT * prediction.variance.sqrt())
-                trusted = self._within(prediction.score(self.y), _LIMIT)
+                self._expect(prediction.mean, LIMIT * prediction.variance.sqrt())
+                trusted = self._within(prediction.score(self.y), LIMIT)
             if int((trusted != before).sum()) <= _SETTLED * len(self.y):
                 break
         return trusted
@@ -264,14 +214,14 @@ class _Course:
         spread = robust_spread_of(self.y - self._predict().mean)
         if not spread > neighbours.spread > 0.0:
             return trusted
-        weight, parameters = self.model.weight, self._parameters()
-        self._write(self.first)
-        self._expect(neighbours.median, torch.full_like(self.y, _LIMIT * neighbours.spread))
-        again = self._settle("neighbours", self._within(self.y - neighbours.median, _LIMIT * neighbours.spread))
+        weight, parameters = self.model.weight, hyperparameters_of(self.model)
+        restore_hyperparameters(self.model, self.first)
+        self._expect(neighbours.median, torch.full_like(self.y, LIMIT * neighbours.spread))
+        again = self._settle("neighbours", self._within(self.y - neighbours.median, LIMIT * neighbours.spread))
         if robust_spread_of(self.y - self._predict().mean) < spread:
             return again
         self.model.weight = weight
-        self._write(parameters)
+        restore_hyperparameters(self.model, parameters)
         return trusted
 
     def _ask_everyone(self, trusted: Tensor, residual: Tensor) -> Tensor:
@@ -281,18 +231,18 @@ class _Course:
         cluster of outliers predicts itself. Hyperparameters that follow it make the trusted rows very unlikely: more
         than twelve times for each row is too much.
         """
-        weight, parameters, before = self.model.weight, self._parameters(), self._predict().mean
+        weight, parameters, before = self.model.weight, hyperparameters_of(self.model), self._predict().mean
         evidence = self._evidence(trusted)
         limit = _EVERYONE * robust_spread(residual)
         everyone = self._within(residual, limit)
-        self._write(self.first)
+        restore_hyperparameters(self.model, self.first)
         self._expect(self.y - residual, torch.full_like(self.y, limit))
         self._search("everyone", evidence_of(everyone), everyone, _ROUGH)
         gain = (self.y - before).abs() - (self.y - self._predict().mean).abs()
         if float(gain.sum()) > 0.0 and evidence - self._evidence(trusted) <= _FOREIGN:
             return self._settle("everyone", everyone)
         self.model.weight = weight
-        self._write(parameters)
+        restore_hyperparameters(self.model, parameters)
         return trusted
 
     def _draw_line(self, trusted: Tensor) -> tuple[Tensor, Prediction]:
@@ -309,19 +259,19 @@ class _Course:
         region = contested_rows(self.model, trusted)
         if region is None:
             return trusted, prediction
-        parameters = self._parameters()
-        self._write(self.first)
+        parameters = hyperparameters_of(self.model)
+        restore_hyperparameters(self.model, self.first)
         outside = trusted & ~region
         self._search("outside", evidence_of(outside), outside, _ROUGH)
-        verdict = judge(self.model, trusted, region, _LIMIT)
+        verdict = judge(self.model, trusted, region, LIMIT)
         if verdict is None:
-            self._write(parameters)
+            restore_hyperparameters(self.model, parameters)
             return trusted, prediction
         self.contested = int(region.sum())
         mixed = Prediction(
             *(torch.where(region, new, old) for new, old in zip(verdict.prediction, prediction, strict=True))
         )
-        self._expect(mixed.mean, _LIMIT * mixed.variance.sqrt())
+        self._expect(mixed.mean, LIMIT * mixed.variance.sqrt())
         return self._draw_line(self._settle("judged", verdict.trusted))
 
     def _has_twins(self, trusted: Tensor) -> bool:
@@ -375,11 +325,3 @@ class _Course:
         """The rows within a limit, and at least half of all."""
         size = residual.abs()
         return size <= max(limit, float(size.quantile(0.5)))
-
-    def _parameters(self) -> list[Tensor]:
-        return [parameter.detach().clone() for parameter in self.model.parameters()]
-
-    def _write(self, values: list[Tensor]) -> None:
-        with torch.no_grad():
-            for parameter, value in zip(self.model.parameters(), values, strict=True):
-                parameter.copy_(value)

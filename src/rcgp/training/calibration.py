@@ -21,6 +21,7 @@ from rcgp.models.constraints import above
 from rcgp.training.fit import FitError
 from rcgp.training.objectives import Objective
 from rcgp.training.rows import ordinary_score_of, predict_from
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
 
 __all__ = ["excess_variance", "scale_variance"]
 
@@ -42,18 +43,18 @@ def excess_variance(model: RCGP, trusted: Tensor, leave_one_out: Tensor, choose:
     """
     if int(trusted.sum()) < _FEWEST:
         return 1.0
-    before = [parameter.detach().clone() for parameter in model.parameters()]
+    before = hyperparameters_of(model)
     apart = []
     try:
         for seen in _halves(model, trusted):
             choose(ordinary_score_of(seen))
             unseen = trusted & ~seen
             apart.append(predict_from(model, seen).score(model.train_y)[unseen])
-            _write(model, before)
+            restore_hyperparameters(model, before)
     except FitError:  # a half may be too little to fit: leave-one-out must do
         apart = [leave_one_out[trusted]]
     finally:
-        _write(model, before)
+        restore_hyperparameters(model, before)
     return max(1.0, _excess(torch.cat(apart)) * _excess(leave_one_out[trusted]))
 
 
@@ -116,9 +117,3 @@ def _halves(model: RCGP, trusted: Tensor) -> list[Tensor]:
     first = torch.zeros_like(trusted)
     first[order[::2]] = True
     return [first, trusted & ~first]
-
-
-def _write(model: RCGP, values: list[Tensor]) -> None:
-    with torch.no_grad():
-        for parameter, value in zip(model.parameters(), values, strict=True):
-            parameter.copy_(value)

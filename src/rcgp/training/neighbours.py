@@ -15,9 +15,8 @@ __all__ = ["Neighbours", "ask_neighbours"]
 # Rows that are asked, and rows of the n x n distances held at a time.
 _NEAREST, _CHUNK = 15, 256
 
-# Robust standard deviations from the median of the neighbours: within the first a row is asked again, within the
-# second it is trusted.
-_FIRST, _SECOND = 2.0, 3.0
+# Robust standard deviations from the median of its neighbours within which a row is asked again.
+_AGREES = 2.0
 
 
 class Neighbours(NamedTuple):
@@ -25,12 +24,10 @@ class Neighbours(NamedTuple):
 
     Attributes:
         median: ``n`` medians of the observations next to each row, without its own.
-        trusted: ``n`` flags of the rows that agree with that.
-        spread: robust standard deviation of the residuals of the rows that do.
+        spread: robust standard deviation of the residuals of the rows that agree with their neighbours.
     """
 
     median: Tensor
-    trusted: Tensor
     spread: float
 
 
@@ -49,11 +46,11 @@ def ask_neighbours(X: Tensor, y: Tensor) -> Neighbours:
     everyone = torch.ones_like(y, dtype=torch.bool)
     first = _medians(scaled, y, everyone)
     spread = robust_spread_of(y - first)
-    agreeing = (y - first).abs() <= _FIRST * spread
+    agreeing = (y - first).abs() <= _AGREES * spread
     second = _medians(scaled, y, agreeing)
     second = torch.where(second.isnan(), first, second)
     spread = robust_spread_of((y - second)[agreeing])
-    return Neighbours(second, (y - second).abs() <= _SECOND * spread, spread)
+    return Neighbours(second, spread)
 
 
 def _medians(X: Tensor, y: Tensor, asked: Tensor) -> Tensor:
