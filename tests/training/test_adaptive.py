@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from rcgp import RCGP, FitError, fit
 from rcgp.models.constraints import Between
 from rcgp.training import AdaptiveReport, Parts, fit_adaptive
+from rcgp.training.adaptive import _Course
 from rcgp.training.rows import evidence_of, leave_out_score_of
 from rcgp.weights import Constant, InverseMultiquadric, Plateau
 
@@ -18,6 +20,8 @@ TRUTH = torch.sin(TEST[:, 0])
 SEEDS = range(6)
 #: Enough outliers, all above, for the first rounds to go wrong.
 MANY_ABOVE = {"share": 0.4, "seed": 1, "sides": [1.0]}
+#: The part of the recipe that a search belongs to.
+PART_OF = {"everyone": "everyone", "outside": "contested", "afresh": "afresh", "closer": "shorter"}
 
 
 def sine(n=100, seed=0):
@@ -447,14 +451,17 @@ def test_the_report_tells_what_was_done():
     assert report.objective == "adaptive"
     names = [step.name for step in report.rounds]
     assert names[0] == "settle"
-    assert names[-3:] == ["outside", "judged", "finish"]
+    assert names[-4:] == ["outside", "judged", "finish", "afresh"]
     assert seen == sorted(seen)
     assert report.evaluations == seen[-1]
     # The halves of the calibration are counted, but are no rounds.
     assert 0 < sum(step.evaluations for step in report.rounds) < report.evaluations
     assert all(65 <= step.trusted <= 130 for step in report.rounds)
     assert report.rounds[-1].trusted == int((~untrusted(model)).sum())
-    assert report.rounds[-1].score * report.rounds[-1].trusted == pytest.approx(report.value)
+    assert report.rounds[-2].score * report.rounds[-2].trusted == pytest.approx(report.value)  # afresh was no better
+    assert report.settled
+    assert "still changed" not in str(report)
+    assert "still changed" in str(replace(report, settled=False))
     assert report.tail.threshold >= 3.0
     assert 30 < report.contested <= 65
     assert report.hyperparameters == model.listed_hyperparameters()
@@ -466,6 +473,12 @@ def test_the_report_tells_what_was_done():
     assert "residuals are normal" in text or "degrees of freedom" in text
     assert f"beyond {report.tail.threshold:.3g} standard deviations" in text
     assert f"variances times {report.calibration:.3g}" in text
+
+
+def test_rounds_that_end_before_they_settle_are_told(monkeypatch):
+    monkeypatch.setattr("rcgp.training.adaptive._ROUNDS", 1)
+    monkeypatch.setattr("rcgp.training.adaptive._SETTLED", -1.0)
+    assert not adapted(*sine(40))[1].settled
 
 
 def test_the_report_of_an_easy_fit_says_nothing_of_contests():
@@ -502,6 +515,79 @@ def test_without_neighbours_many_outliers_on_one_side_win():
     assert "neighbours" not in [step.name for step in other.rounds]
     assert error(full) < 0.06
     assert error(without) > 10 * error(full)
+
+
+@pytest.mark.parametrize("speed", [5.0, 8.0])
+def test_without_shorter_lengthscales_a_fast_function_is_taken_for_noise(speed):
+    random = np.random.default_rng(1)
+    X = torch.tensor(np.sort(random.uniform(0, 10, 200)))[:, None]
+    f = torch.sin(speed * X[:, 0])
+    y = f + 0.1 * torch.tensor(random.standard_normal(200))
+    bad = torch.tensor(random.random(200) < 0.2)
+    y[bad] += torch.tensor(random.uniform(3, 9, int(bad.sum())))
+    (full, report), (without, other) = adapted(X, y), adapted(X, y, Parts(shorter=False))
+    off, worse = (float((model.posterior(X).mean - f).abs().mean()) for model in (full, without))
+    assert off < 0.06
+    assert worse > 0.5
+    assert "closer" in [step.name for step in report.rounds]
+    assert "closer" not in [step.name for step in other.rounds]
+
+
+def test_noise_alone_is_left_to_be_noise():
+    """Shorter lengthscales are tried, and explain nothing that is not there."""
+    random = np.random.default_rng(0)
+    X, y = sine(80)[0], torch.tensor(random.standard_normal(80))
+    model, report = adapted(X, y)
+    assert "closer" in [step.name for step in report.rounds]
+    assert float(model.posterior(X).mean.abs().max()) < 0.8
+    assert model.noise.item() > 0.7
+
+
+def test_the_last_search_begins_afresh_where_that_is_ahead(monkeypatch):
+    X, y, _ = contaminated()
+    expected, reached = adapted(X, y)[1].value, []
+
+    def finish_stuck(model, objective, **options):
+        """The search that follows the rounds gets nowhere, as in a poor maximum."""
+        stuck = getattr(objective, "__name__", "") == "leave_out_score" and not reached
+        if stuck:
+            with torch.no_grad():
+                model.noise = model.noise * 30.0
+            options["max_iterations"] = 1
+        report = fit(model, objective, **options)
+        if stuck:
+            reached.append(report.value)
+        return report
+
+    monkeypatch.setattr("rcgp.training.adaptive.fit", finish_stuck)
+    report = adapted(X, y)[1]
+    assert [step.name for step in report.rounds][-3:] == ["finish", "afresh", "afresh"]
+    assert report.value > reached[0]
+    assert report.value == pytest.approx(expected, rel=1e-3)
+    reached.clear()
+    other = adapted(X, y, Parts(afresh=False))[1]
+    assert "afresh" not in [step.name for step in other.rounds]
+    assert other.value == reached[0]
+
+
+@pytest.mark.parametrize("name", ["everyone", "outside", "afresh", "closer"])
+def test_an_attempt_that_fails_changes_nothing(name, monkeypatch):
+    X, y = with_cluster()
+    if name == "closer":
+        y = torch.tensor(np.random.default_rng(0).standard_normal(len(y)))
+    expected, _ = adapted(X, y, Parts(**{PART_OF[name]: False}, calibration=False))
+    search, tried = _Course._search, []
+
+    def failing(self, step, *arguments):
+        if step == name:
+            tried.append(step)
+            raise FitError("as arranged", row=0)
+        return search(self, step, *arguments)
+
+    monkeypatch.setattr(_Course, "_search", failing)
+    model, _ = adapted(X, y, Parts(calibration=False))
+    assert tried
+    assert same(snapshot(model), snapshot(expected))
 
 
 def test_without_the_tail_the_threshold_is_three():

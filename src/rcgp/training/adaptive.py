@@ -8,11 +8,13 @@ holds exactly, given the centres. Who is trusted and what is predicted depend on
 2. Settle, in at most four rounds: hyperparameters by the evidence of the trusted rows; then leave-one-out predictions
    with standard deviations S_i, weights centred on them with the threshold 3 S_i, and the rows within it are trusted.
 3. If that predicts rows worse than the median of their neighbours does (many outliers), start again from those medians.
-4. If an ordinary GP of all rows predicts them better (rows were rejected that are none), start again from that.
-5. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`).
-6. Rejected rows that crowd together are judged by the rows outside (:mod:`rcgp.training.contested`).
-7. Hyperparameters by the leave-one-out score of the trusted rows, and the standard deviations checked on halves of
-   the data (:mod:`rcgp.training.calibration`).
+4. If hardly anything was learned, the function may be faster than the first lengthscales: try shorter ones.
+5. If an ordinary GP of all rows predicts them better (rows were rejected that are none), start again from that.
+6. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`).
+7. Rejected rows that crowd together are judged by the rows outside (:mod:`rcgp.training.contested`).
+8. Hyperparameters by the leave-one-out score of the trusted rows, from where the rounds ended or, if a few steps from
+   the first ones score better, from there; and standard deviations checked on halves of the data
+   (:mod:`rcgp.training.calibration`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from rcgp.models.defaults import robust_spread
 from rcgp.training.adaptive_report import LIMIT, AdaptiveReport, Round
 from rcgp.training.calibration import excess_variance, scale_variance
 from rcgp.training.contested import contested_rows, judge
-from rcgp.training.fit import FitReport, fit, in_double, reporter
+from rcgp.training.fit import FitError, FitReport, fit, in_double, reporter
 from rcgp.training.neighbours import ask_neighbours
 from rcgp.training.objectives import Objective
 from rcgp.training.rows import (
@@ -41,7 +43,7 @@ from rcgp.training.rows import (
     robust_spread_of,
 )
 from rcgp.training.search import Progress
-from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales
 from rcgp.training.tails import Tail, fit_tail
 from rcgp.weights import Plateau
 
@@ -55,12 +57,19 @@ _EVERYONE, _FOREIGN = 1e6, math.log(12.0)
 # that may still change sides when that ends.
 _ROUNDS, _REPEATS, _SETTLED = 4, 2, 0.01
 
+# Share of the scatter of the trusted rows that is left around their predictions where hardly anything was learned, and
+# the parts of the first lengthscales that are tried then.
+_UNLEARNED, _SHORTER = 0.7, (1 / 4, 1 / 16)
+
 # Share of rows with the inputs of another one above which leave-one-out scores mean little.
 _TWINS = 0.05
 
 # Searches end early as long as who is trusted is not settled.
-_ROUGH, _HALF, _FINE = 1e-4, 1e-5, 1e-7
-_HALF_ITERATIONS = 25
+_ROUGH, _HALF, _FINE = 1e-4, 1e-5, 1e-6
+_HALF_ITERATIONS = 18
+
+# Iterations after which a search from the first hyperparameters is given up, if it is not ahead by then.
+_GLANCE = 8
 
 
 @dataclass(frozen=True)
@@ -69,18 +78,22 @@ class Parts:
 
     Attributes:
         neighbours: start again from the medians of neighbours where the rounds went wrong.
+        shorter: try shorter lengthscales where hardly anything was learned.
         everyone: start again from an ordinary GP of all rows where that predicts better.
         tail: take the threshold from the tail of the residuals; without, it is three standard deviations.
         contested: have rows outside judge rejected rows that crowd together.
         leave_one_out: choose the last hyperparameters by leave-one-out; without, by the evidence of the trusted rows.
+        afresh: choose them from the first ones, too, where a few steps from there show that it is worth it.
         calibration: check the standard deviations on halves of the data.
     """
 
     neighbours: bool = True
+    shorter: bool = True
     everyone: bool = True
     tail: bool = True
     contested: bool = True
     leave_one_out: bool = True
+    afresh: bool = True
     calibration: bool = True
 
 
@@ -136,6 +149,7 @@ def fit_adaptive(
         starts=last.starts,
         hyperparameters=model.listed_hyperparameters(),
         rounds=tuple(course.rounds),
+        settled=course.settled,
         tail=course.tail,
         contested=course.contested,
         calibration=course.calibration,
@@ -171,6 +185,7 @@ class _Course:
         self.evaluations = self.rejected = self.contested = 0
         self.tail = Tail(math.inf, 1.0, LIMIT)
         self.calibration = 1.0
+        self.settled = False
 
     def run(self) -> FitReport:
         """All steps, in order. Returns the report of the last search."""
@@ -180,6 +195,8 @@ class _Course:
         trusted = self._settle("settle", self._within(residual, LIMIT * robust_spread(residual)))
         if self.parts.neighbours and len(self.y) > 2:
             trusted = self._ask_neighbours(trusted)
+        if self.parts.shorter:
+            trusted = self._look_closer(trusted)
         if self.parts.everyone and not bool(trusted.all()):
             trusted = self._ask_everyone(trusted, residual)
         trusted, prediction = self._draw_line(trusted)
@@ -187,9 +204,7 @@ class _Course:
             trusted, prediction = self._judge(trusted, prediction)
         threshold = self.tail.threshold * prediction.variance.sqrt()
         self._expect(prediction.mean, threshold)
-        by_score = self.parts.leave_one_out and not self._has_twins(trusted)
-        objective = leave_out_score_of(trusted) if by_score else evidence_of(trusted)
-        last = self._search("finish", objective, trusted, _FINE)
+        last = self._finish(trusted)
         self._expect(self._predict().mean, threshold)
         if self.parts.calibration and self.model.raw_noise.requires_grad:
             self._calibrate(trusted)
@@ -204,7 +219,8 @@ class _Course:
                 prediction = self._predict()
                 self._expect(prediction.mean, LIMIT * prediction.variance.sqrt())
                 trusted = self._within(prediction.score(self.y), LIMIT)
-            if int((trusted != before).sum()) <= _SETTLED * len(self.y):
+            self.settled = int((trusted != before).sum()) <= _SETTLED * len(self.y)
+            if self.settled:
                 break
         return trusted
 
@@ -224,6 +240,31 @@ class _Course:
         restore_hyperparameters(self.model, parameters)
         return trusted
 
+    def _look_closer(self, trusted: Tensor) -> Tensor:
+        """Start again with shorter lengthscales where all is taken for noise, and shorter ones soon explain more.
+
+        The evidence has a maximum where the lengthscales are long and the noise is all there is. A search that begins
+        with lengthscales much longer than those of the function ends there.
+        """
+        left = robust_spread_of((self.y - self._predict().mean)[trusted])
+        if left < _UNLEARNED * robust_spread_of((self.y - self.y[trusted].median())[trusted]):
+            return trusted
+        weight, parameters, best = self.model.weight, hyperparameters_of(self.model), self._evidence(trusted)
+        first, found = self.first, False
+        for factor in _SHORTER:
+            restore_hyperparameters(self.model, first)
+            shorten_lengthscales(self.model, factor)
+            start = hyperparameters_of(self.model)
+            glance = self._try("closer", evidence_of(trusted), trusted, _ROUGH, _GLANCE)
+            if glance is not None and glance.value / int(trusted.sum()) > best:
+                best, found = glance.value / int(trusted.sum()), True
+                self.first, parameters = start, hyperparameters_of(self.model)
+        restore_hyperparameters(self.model, parameters)
+        if not found:
+            self.model.weight = weight
+            return trusted
+        return self._settle("closer", trusted)
+
     def _ask_everyone(self, trusted: Tensor, residual: Tensor) -> Tensor:
         """Start again from an ordinary GP of all rows, where that predicts better: then what was rejected is no error.
 
@@ -237,9 +278,9 @@ class _Course:
         everyone = self._within(residual, limit)
         restore_hyperparameters(self.model, self.first)
         self._expect(self.y - residual, torch.full_like(self.y, limit))
-        self._search("everyone", evidence_of(everyone), everyone, _ROUGH)
+        fitted = self._try("everyone", evidence_of(everyone), everyone, _ROUGH)
         gain = (self.y - before).abs() - (self.y - self._predict().mean).abs()
-        if float(gain.sum()) > 0.0 and evidence - self._evidence(trusted) <= _FOREIGN:
+        if fitted is not None and float(gain.sum()) > 0.0 and evidence - self._evidence(trusted) <= _FOREIGN:
             return self._settle("everyone", everyone)
         self.model.weight = weight
         restore_hyperparameters(self.model, parameters)
@@ -262,8 +303,8 @@ class _Course:
         parameters = hyperparameters_of(self.model)
         restore_hyperparameters(self.model, self.first)
         outside = trusted & ~region
-        self._search("outside", evidence_of(outside), outside, _ROUGH)
-        verdict = judge(self.model, trusted, region, LIMIT)
+        fitted = self._try("outside", evidence_of(outside), outside, _ROUGH)
+        verdict = None if fitted is None else judge(self.model, trusted, region, LIMIT)
         if verdict is None:
             restore_hyperparameters(self.model, parameters)
             return trusted, prediction
@@ -273,6 +314,28 @@ class _Course:
         )
         self._expect(mixed.mean, LIMIT * mixed.variance.sqrt())
         return self._draw_line(self._settle("judged", verdict.trusted))
+
+    def _finish(self, trusted: Tensor) -> FitReport:
+        """The last hyperparameters."""
+        if not self.parts.leave_one_out or self._has_twins(trusted):
+            return self._search("finish", evidence_of(trusted), trusted, _FINE)
+        objective = leave_out_score_of(trusted)
+        last = self._search("finish", objective, trusted, _FINE)
+        return self._try_afresh(last, objective, trusted) if self.parts.afresh else last
+
+    def _try_afresh(self, last: FitReport, objective: Objective, trusted: Tensor) -> FitReport:
+        """Search from the first hyperparameters, too, if that is soon ahead.
+
+        The score has several maxima, and the evidence may have led to a poor one: it rates a function that is smooth
+        everywhere higher than the leave-one-out score does. Where there is a better one, a few steps are enough to see.
+        """
+        found = hyperparameters_of(self.model)
+        restore_hyperparameters(self.model, self.first)
+        glance = self._try("afresh", objective, trusted, _FINE, _GLANCE)
+        if glance is not None and glance.value > last.value:
+            return self._search("afresh", objective, trusted, _FINE)
+        restore_hyperparameters(self.model, found)
+        return last
 
     def _has_twins(self, trusted: Tensor) -> bool:
         """Whether inputs repeat: then rows are predicted by their twins, and leave-one-out says nothing of the rest."""
@@ -285,6 +348,15 @@ class _Course:
 
         score = self._predict().score(self.y)
         self.calibration = scale_variance(self.model, excess_variance(self.model, trusted, score, choose))
+
+    def _try(
+        self, name: str, objective: Objective, trusted: Tensor, tolerance: float, limit: int | None = None
+    ) -> FitReport | None:
+        """A search that may fail: then there is nothing to be had from these hyperparameters."""
+        try:
+            return self._search(name, objective, trusted, tolerance, limit)
+        except FitError:
+            return None
 
     def _search(
         self, name: str, objective: Objective, trusted: Tensor | None, tolerance: float, limit: int | None = None

@@ -37,12 +37,14 @@ class AdaptiveReport(FitReport):
 
     Attributes:
         rounds: each choice of hyperparameters, in order.
+        settled: whether who is trusted changed little in the last round; else more rounds might change it again.
         tail: the distribution of standardised residuals that are no outliers, and the threshold it sets.
         contested: number of rows in a region that the rows outside decided on; zero where there was none.
         calibration: the factor on all variances.
     """
 
     rounds: tuple[Round, ...] = ()
+    settled: bool = True
     tail: Tail = field(default_factory=lambda: Tail(math.inf, 1.0, LIMIT))
     contested: int = 0
     calibration: float = 1.0
@@ -57,6 +59,8 @@ class AdaptiveReport(FitReport):
             f"  residuals are {tail}; beyond {self.tail.threshold:.3g} standard deviations a row is not trusted",
             f"  variances times {self.calibration:.3g} for calibration",
         ]
+        if not self.settled:
+            ends.insert(0, "  who is trusted still changed in the last round: look at the rows that are not")
         if self.contested:
             ends.insert(0, f"  {self.contested} rows contested each other and were judged by the others")
         return "\n".join([super().__str__(), "rounds:", *steps, *ends])

@@ -61,8 +61,9 @@ def excess_variance(model: RCGP, trusted: Tensor, leave_one_out: Tensor, choose:
 def scale_variance(model: RCGP, factor: float) -> float:
     """Multiply prior and noise variance, and with them every posterior variance; posterior means stay.
 
-    A kernel without an output scale gets one. Bounds are kept, and an output scale that is fixed: both variances have
-    the same factor, so either can make it smaller.
+    Of output scales within each other the outermost that is fitted is changed; a kernel without any gets one. Bounds
+    are kept, and an output scale if it is the only one and fixed: both variances have the same factor, so either can
+    make it smaller.
 
     Args:
         model: the model, changed in place.
@@ -77,17 +78,20 @@ def scale_variance(model: RCGP, factor: float) -> float:
         scaled = gpytorch.kernels.ScaleKernel(model.kernel, outputscale_constraint=above(0.0)).to(model.train_X)
         scaled.outputscale = torch.ones_like(scaled.outputscale)
         model.kernel = scaled
-    scale, noise = model.kernel.outputscale.detach(), model.noise.detach()
-    if not model.kernel.raw_outputscale.requires_grad:
-        return 1.0
+    kernel = model.kernel
+    while not kernel.raw_outputscale.requires_grad:
+        kernel = kernel.base_kernel
+        if not isinstance(kernel, gpytorch.kernels.ScaleKernel):
+            return 1.0
+    scale, noise = kernel.outputscale.detach(), model.noise.detach()
     room = min(
-        _room(scale, model.kernel.raw_outputscale_constraint.upper_bound),
+        _room(scale, kernel.raw_outputscale_constraint.upper_bound),
         _room(noise, model.raw_noise_constraint.upper_bound),
     )
     factor = max(1.0, min(factor, room))
     if factor > 1.0:
         with torch.no_grad():
-            model.kernel.outputscale = scale * factor
+            kernel.outputscale = scale * factor
             model.noise = noise * factor
     return factor
 

@@ -1,4 +1,4 @@
-"""The hyperparameters of a model, to come back to after a search that led nowhere."""
+"""The hyperparameters of a model: where searches begin, and what to come back to after one that led nowhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rcgp.models import RCGP
 
-__all__ = ["hyperparameters_of", "restore_hyperparameters"]
+__all__ = ["hyperparameters_of", "restore_hyperparameters", "shorten_lengthscales"]
 
 
 def hyperparameters_of(model: RCGP) -> list[Tensor]:
@@ -20,3 +20,13 @@ def restore_hyperparameters(model: RCGP, values: list[Tensor]) -> None:
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), values, strict=True):
             parameter.copy_(value)
+
+
+def shorten_lengthscales(model: RCGP, factor: float) -> None:
+    """Multiply every lengthscale that is fitted by a factor, within its bounds."""
+    with torch.no_grad():
+        for part in model.kernel.modules():
+            raw = getattr(part, "raw_lengthscale", None)
+            if raw is not None and raw.requires_grad:
+                constraint = part.raw_lengthscale_constraint
+                part.lengthscale = (part.lengthscale * factor).clamp(constraint.lower_bound, constraint.upper_bound)
