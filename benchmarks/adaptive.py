@@ -40,6 +40,7 @@ from adaptive_bars import (
 from rcgp import RCGP
 from rcgp.baselines import GaussianGP
 from rcgp.data import Contamination, Dataset, Problem, Uniform, load, prepare
+from rcgp.estimator.outliers import flagged
 from rcgp.experiments.methods import METHODS
 from rcgp.experiments.paper_values import CONTAMINATIONS, DATA
 from rcgp.experiments.scores import normal_prediction, score
@@ -48,10 +49,6 @@ from rcgp.training import FitError, Parts, fit_adaptive
 
 HELD_OUT, HELD_OUT_ROWS = ("kin8nm", "protein"), 600
 TUNED = range(100, 116)
-
-# A row is flagged where its weight is below that at its threshold, 0.71, and its leave-one-out score beyond five: the
-# rule of RCGPRegressor.outliers_.
-FLAG_WEIGHT, FLAG_SCORE = 0.5**0.5, 5.0
 
 PARTS = {
     "all parts": Parts(),
@@ -88,11 +85,12 @@ def measure(fit: Fit, problem: Problem) -> Result:
 
 
 def flagged_rows(model: RCGP) -> torch.Tensor:
-    """Rows beyond their threshold whose observation all others predict to be elsewhere: ``n`` flags. Cost O(n³)."""
+    """Rows beyond their threshold whose observation all others predict to be elsewhere: ``n`` flags. Cost O(n³).
+
+    The rule of ``RCGPRegressor.outliers_``.
+    """
     mean, variance = model.leave_one_out()
-    far = ((model.train_y - mean) / variance.sqrt()).abs() > FLAG_SCORE
-    flags: torch.Tensor = (model.weights() < FLAG_WEIGHT) & far
-    return flags
+    return flagged((model.train_y - mean) / variance.sqrt(), model.weights(), adaptive=True, rows=len(mean))
 
 
 def by_name(method: str) -> Fit:

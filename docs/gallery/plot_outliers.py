@@ -17,7 +17,7 @@ from rcgp.cli.demo import made_up_data
 table, truth, outlying = made_up_data()
 X, y = table[["x"]], table["y"]
 models = {
-    "GP": RCGPRegressor(weight="constant", objective="marginal").fit(X, y),
+    "GP": RCGPRegressor(centre="prior", weight="constant", objective="marginal").fit(X, y),
     "RCGP": RCGPRegressor().fit(X, y),
 }
 for name, model in models.items():

@@ -4,7 +4,7 @@
 Four series with outliers of their own, each fitted by :func:`rcgp.training.fit_adaptive` with the default kernel, weak
 priors and the median as prior mean; nothing was chosen for one of them. A row counts as flagged where its weight is
 below 0.71, that is beyond its threshold, and its observation lies more than five standard deviations from what all
-other rows predict there.
+other rows predict there, or seven in a series of 24: the rule of ``RCGPRegressor.outliers_``.
 
 - **Flash crash.** The Dow Jones index on 23 April 2013, every two minutes. A false report made it fall and recover
   within minutes.
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from rcgp import RCGP, fit
 from rcgp.data import DataError, Dataset, load
+from rcgp.estimator.outliers import flagged
 from rcgp.models.defaults import add_weak_priors
 from rcgp.training import fit_adaptive
 
@@ -63,11 +64,11 @@ def fitted(data: Dataset) -> RCGP:
     return model
 
 
-def flagged(model: RCGP) -> Flags:
-    """The rows beyond their threshold, and beyond five standard deviations."""
+def flags_of(model: RCGP) -> Flags:
+    """The rows beyond their threshold that lie far from what all others predict."""
     mean, variance = model.leave_one_out()
     score = (model.train_y - mean) / variance.sqrt()
-    flags: Flags = ((model.weights() < 0.71) & (score.abs() > 5)).detach().numpy()
+    flags: Flags = flagged(score, model.weights(), adaptive=True, rows=len(score)).numpy()
     return flags
 
 
@@ -99,7 +100,7 @@ def draw(top: Axes, bottom: Axes, data: Dataset, model: RCGP, flags: Flags) -> N
 
 series = load_some()
 models = {name: fitted(data) for name, data in series.items()}
-flags = {name: flagged(model) for name, model in models.items()}
+flags = {name: flags_of(model) for name, model in models.items()}
 if series:
     figure = plt.figure(figsize=(11, 9), layout="constrained")
     axes = figure.subplot_mosaic("AB;ab;CD;cd", height_ratios=[3, 1, 3, 1])

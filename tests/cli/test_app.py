@@ -16,6 +16,7 @@ import pytest
 import rcgp
 from rcgp import RCGPRegressor
 from rcgp.cli import run
+from rcgp.estimator.outliers import score_limit
 
 
 def house_table(n=40):
@@ -103,7 +104,8 @@ def test_outliers_lists_every_row_most_suspicious_first(houses, capsys):
     assert set(rows[0]) == {"row", "observed", "expected", "residual", "score", "weight", "outlier"}
     sizes = [abs(row["score"]) for row in rows]
     assert sizes == sorted(sizes, reverse=True)
-    assert all(row["outlier"] == (abs(row["score"]) > 3.5) for row in rows)
+    limit = score_limit(adaptive=True, rows=40)
+    assert all(row["outlier"] == (abs(row["score"]) > limit and row["weight"] < 0.5**0.5) for row in rows)
     assert all(row["residual"] == pytest.approx(row["observed"] - row["expected"]) for row in rows)
     assert content["notices"]
     assert "note:" in err
@@ -155,13 +157,56 @@ def test_large_tables_choose_hyperparameters_on_a_sample(houses, tmp_path, capsy
 
 def test_options_reach_the_model(houses, tmp_path):
     model = tmp_path / "m.rcgp"
-    options = ("--weight", "se", "--epsilon", "0.2", "--mean", "robust_linear", "--restarts", "1", "--seed", "5")
-    assert rcgp_command("fit", houses, "--target", "price", "--model", model, *options) == 0
+    command = ("fit", houses, "--target", "price", "--model", model)
+    paper = ("--centre", "prior", "--weight", "se", "--epsilon", "0.2", "--restarts", "1")
+    assert rcgp_command(*command, *paper, "--mean", "robust_linear", "--seed", "5") == 0
     loaded = rcgp.load(model)
-    chosen = (loaded.weight, loaded.epsilon, loaded.mean, loaded.n_restarts, loaded.random_state, loaded.objective)
-    assert chosen == ("se", 0.2, "robust_linear", 1, 5, "loo")
-    assert rcgp_command("fit", houses, "--target", "price", "--model", model, "--weight", "constant") == 0
+    chosen = (loaded.centre, loaded.weight, loaded.epsilon, loaded.n_restarts, loaded.mean, loaded.random_state)
+    assert chosen == ("prior", "se", 0.2, 1, "robust_linear", 5)
+    assert loaded.objective == "loo"
+    assert rcgp_command(*command, "--centre", "prior", "--weight", "constant") == 0
     assert rcgp.load(model).objective == "marginal"
+    assert rcgp_command(*command, "--centre", "prior") == 0
+    unsaid = rcgp.load(model)
+    assert (unsaid.centre, unsaid.weight, unsaid.epsilon, unsaid.n_restarts) == ("prior", None, 0.05, 0)
+    assert rcgp_command(*command) == 0
+    assert rcgp.load(model).centre == "adaptive"
+
+
+@pytest.mark.parametrize("command", ["fit", "outliers", "report"])
+@pytest.mark.parametrize("option", [("--weight", "imq"), ("--epsilon", "0.05"), ("--restarts", "0")])
+@pytest.mark.parametrize("centre", [(), ("--centre", "adaptive")])
+def test_options_of_the_papers_method_ask_for_its_centre_before_data_are_read(
+    command, option, centre, tmp_path, capsys
+):
+    output = ("--output", tmp_path / "report.html") if command == "report" else ()
+    # There is no such file, which nobody has found out yet.
+    assert rcgp_command(command, tmp_path / "none.csv", "--target", "price", *option, *centre, *output) == 2
+    assert_one_sentence(
+        capsys, f"Invalid value for '{option[0]}': .* add --centre prior .*'rcgp {command} --help' says more"
+    )
+
+
+def test_all_options_that_ask_for_the_prior_centre_are_named(tmp_path, capsys):
+    options = ("--weight", "se", "--restarts", "2")
+    assert rcgp_command("fit", tmp_path / "none.csv", "--target", "price", *options) == 2
+    assert_one_sentence(capsys, "Invalid value for '--weight' / '--restarts': ")
+
+
+def test_columns_say_which_standard_deviations_scores_are_in(houses, capsys):
+    command = ("outliers", houses, "--target", "price")
+    heads, scores = [], []
+    for centre in ("adaptive", "prior"):
+        assert rcgp_command(*command, "--centre", centre) == 0
+        head, first, *_ = capsys.readouterr().out.splitlines()
+        heads.append(re.split(" {2,}", head.strip()))
+        scores.append(float(first.split()[4]))
+        assert rcgp_command(*command, "--centre", centre, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["rows"][0]["score"] == pytest.approx(scores[-1], rel=1e-3)
+    assert heads[0] == ["row", "observed", "expected", "residual", "in sd", "weight", "flag"]
+    assert heads[1] == ["row", "observed", "expected", "residual", "in robust sd", "weight", "flag"]
+    assert rcgp_command("fit", *command[1:]) == 0
+    assert re.search(r"residual +in sd +weight", capsys.readouterr().out)
 
 
 def test_rows_that_lack_values_are_dropped_on_request(tmp_path, capsys):
@@ -275,7 +320,7 @@ def test_a_new_table_must_fit_the_model(tmp_path, houses, capsys):
         (("fit",), "Missing argument 'DATA'; 'rcgp fit --help' says more"),
         (("fit", "DATA"), "Missing option '--target'"),
         (("fit", "DATA", "--target", "price", "--missing", "guess"), "'guess' is not one of 'drop', 'error'"),
-        (("fit", "DATA", "--target", "price", "--epsilon", "3"), "Invalid value for '--epsilon'"),
+        (("fit", "DATA", "--target", "price", "--centre", "prior", "--epsilon", "3"), "Invalid value for '--epsilon'"),
         (("fit", "DATA", "--target", "price", "--rows", "3"), "No such option: --rows"),
         (("nonsense",), "No such command 'nonsense'.*'rcgp --help' says more"),
     ],
@@ -312,7 +357,7 @@ def test_a_fit_that_fails_names_the_row_of_the_file(tmp_path, capsys):
     command = ("fit", tmp_path / "far.csv", "--target", "price", "--missing", "drop")
     assert rcgp_command(*command) == 0
     assert re.search(r"^ *21 +1e\+300", capsys.readouterr().out, re.MULTILINE)
-    assert rcgp_command(*command, "--weight", "imq") == 2
+    assert rcgp_command(*command, "--centre", "prior") == 2
     assert_one_sentence(capsys, r"the fit failed: .* look at row 21, whose 'price' is 1e\+300")
 
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from rcgp.data import DataError, load, names
+from rcgp.data import DataError, load, names, unavailable
 from rcgp.data.sources import SOURCES, numbers_checksum
 
 SHAPES = {
@@ -87,6 +87,21 @@ def test_a_missing_file_is_named_with_its_place():
 def test_without_a_network_openml_data_are_asked_for_as_a_file():
     with pytest.raises(DataError, match=r"OpenML data 531 \(.*no network.*\): put boston\.csv into the folder"):
         load("boston")
+
+
+@pytest.mark.usefixtures("no_network")
+def test_data_that_cannot_be_had_are_told_with_what_to_do(data_home, tmp_path):
+    shutil.copy(data_home / "telef.csv", tmp_path)
+    (tmp_path / "mcycle.csv").write_text("times,accel\n1,2\n")
+    wanted = ["yacht", "synthetic", "telef", "boston", "yacht", "mcycle"]
+    reasons = unavailable(iter(wanted), home=tmp_path)
+    assert list(reasons) == ["yacht", "boston", "mcycle"]
+    for name, reason in reasons.items():
+        with pytest.raises(DataError) as raised:
+            load(name, home=tmp_path)
+        assert reason == str(raised.value)
+    with pytest.raises(ValueError, match="there is no data set 'moon'"):
+        unavailable(["moon"])
 
 
 def test_a_folder_that_does_not_exist_is_an_error(monkeypatch, tmp_path):

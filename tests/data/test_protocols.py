@@ -7,7 +7,7 @@ import pytest
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from rcgp.data import Burst, Dataset, Uniform, load, prepare, split
+from rcgp.data import PROTOCOLS, Burst, Dataset, Uniform, load, prepare, protocol_data, split
 
 ARRAYS = ("train_X", "train_y", "test_X", "test_y", "train_rows", "test_rows", "mask")
 
@@ -238,6 +238,11 @@ def test_data_and_contaminations_of_another_kind_are_named():
         prepare((np.zeros((3, 1)), np.zeros(3)), "uniform")
     with pytest.raises(TypeError, match=r"contamination must be a name or a contamination such as Uniform\(\)"):
         prepare("synthetic", Uniform)
+
+
+def test_a_protocol_says_which_data_it_means_by_a_name():
+    assert [protocol_data("boston", protocol) for protocol in PROTOCOLS] == ["boston", "boston_readfwf"]
+    assert [protocol_data("yacht", protocol) for protocol in PROTOCOLS] == ["yacht", "yacht"]
 
 
 def test_the_published_boston_is_what_the_authors_reader_left(data_home):

@@ -31,7 +31,11 @@ REPEATED_ROWS = {
 
 
 @parametrize_with_checks(
-    [RCGPRegressor(), RCGPRegressor(centre="prior"), RCGPRegressor(weight="constant", objective="marginal")],
+    [
+        RCGPRegressor(),
+        RCGPRegressor(centre="prior"),
+        RCGPRegressor(centre="prior", weight="constant", objective="marginal"),
+    ],
     expected_failed_checks=lambda estimator: {
         "check_sample_weight_equivalence_on_dense_data": REPEATED_ROWS[estimator.objective]
     },
@@ -53,7 +57,7 @@ def make_table(n=60, outlier=5.0):
 
 def test_parameters_are_stored_untouched_and_cloned():
     weight, kernel = SquaredExponential(c=2.0), RBF() + WhiteKernel()
-    model = RCGPRegressor(kernel=kernel, weight=weight, n_restarts=2, random_state=3)
+    model = RCGPRegressor(kernel=kernel, centre="prior", weight=weight, n_restarts=2, random_state=3)
     assert model.get_params()["weight"] is weight
     copied = clone(model)
     assert copied.get_params()["kernel"] == kernel
@@ -69,7 +73,7 @@ def test_fitting_changes_neither_parameters_nor_data():
     before = {name: value.clone() for name, value in kernel.state_dict().items()}
     weight = SquaredExponential(trainable=True)
     X_before, y_before = X.copy(), y.copy()
-    RCGPRegressor(kernel=kernel, weight=weight).fit(X, y)
+    RCGPRegressor(kernel=kernel, centre="prior", weight=weight).fit(X, y)
     assert all((kernel.state_dict()[name] == value).all() for name, value in before.items())
     assert weight.log_c.isnan()  # as it was before it met any data
     assert (X_before == X).all()
@@ -78,7 +82,7 @@ def test_fitting_changes_neither_parameters_nor_data():
 
 def test_grid_search_pipeline_and_parallel_cross_validation_work():
     X, y = make_table()
-    pipeline = make_pipeline(StandardScaler(), RCGPRegressor())
+    pipeline = make_pipeline(StandardScaler(), RCGPRegressor(centre="prior"))
     search = GridSearchCV(
         pipeline, {"rcgpregressor__weight": ["imq", "se"], "rcgpregressor__epsilon": [0.05, 0.2]}, cv=2
     )
@@ -117,7 +121,8 @@ def test_the_html_representation_names_the_estimator():
     assert "RCGPRegressor" in RCGPRegressor()._repr_html_()
     X, y = make_table()
     assert "fitted" in RCGPRegressor().fit(X, y)._repr_html_()
-    assert repr(RCGPRegressor(weight="se")) == "RCGPRegressor(weight='se')"
+    assert repr(RCGPRegressor(centre="adaptive")) == "RCGPRegressor()"
+    assert repr(RCGPRegressor(weight="se", centre="prior")) == "RCGPRegressor(centre='prior', weight='se')"
 
 
 def test_data_frames_keep_their_names():
@@ -147,22 +152,27 @@ def test_bad_values_are_named_by_row_and_column(bad):
     ("parameters", "message"),
     [
         (
-            {"weight": "huber"},
+            {"centre": "prior", "weight": "huber"},
             "weight must be 'imq', 'se', 'constant' or a weight function of .*, got 'huber'",
         ),
-        ({"centre": "posterior"}, "centre must be 'auto', 'adaptive', 'prior', got 'posterior'"),
+        ({"centre": "posterior"}, "centre must be 'adaptive', 'prior', got 'posterior'"),
+        ({"centre": "auto"}, "centre must be 'adaptive', 'prior', got 'auto'"),
+        ({"weight": "imq"}, "leave weight out, or say centre='prior'"),
         ({"centre": "adaptive", "weight": "imq"}, "leave weight out, or say centre='prior'"),
         ({"centre": "adaptive", "epsilon": 0.1, "objective": None}, "leave epsilon, objective out"),
         ({"centre": "adaptive", "n_restarts": 2}, "leave n_restarts out"),
-        ({"objective": "mll"}, "objective must be 'loo', 'marginal', 'pseudo_marginal', None or a function, got 'mll'"),
+        (
+            {"centre": "prior", "objective": "mll"},
+            "objective must be 'loo', 'marginal', 'pseudo_marginal', None or a function, got 'mll'",
+        ),
         ({"priors": "strong"}, "priors must be 'weak', None, got 'strong'"),
-        ({"epsilon": 1.5}, r"epsilon must be a share in \[0, 1\), got 1.5"),
-        ({"epsilon": float("nan")}, "epsilon must be a share"),
-        ({"n_restarts": -1}, "n_restarts must be a whole number, at least 0, got -1"),
+        ({"centre": "prior", "epsilon": 1.5}, r"epsilon must be a share in \[0, 1\), got 1.5"),
+        ({"centre": "prior", "epsilon": float("nan")}, "epsilon must be a share"),
+        ({"centre": "prior", "n_restarts": -1}, "n_restarts must be a whole number, at least 0, got -1"),
         ({"max_iter": 2.5}, "max_iter must be a whole number, at least 1, got 2.5"),
         ({"fit_rows": 1}, "fit_rows must be a whole number, at least 2, got 1"),
         ({"mean": "modal"}, "mean must be"),
-        ({"objective": "marginal"}, "needs a weight that does not depend on y"),
+        ({"centre": "prior", "objective": "marginal"}, "needs a weight that does not depend on y"),
         ({"kernel": RBF() ** 2}, "no GPyTorch counterpart"),
     ],
 )

@@ -108,9 +108,8 @@ def test_a_kernel_of_ones_own_class_is_refused():
 
 def fitted_pair(kernel, **arguments):
     X, y = make_data(60)
-    ours = RCGPRegressor(
-        kernel=kernel, weight="constant", objective="marginal", mean="zero", normalize=False, **arguments
-    ).fit(X, y)
+    plain = {"centre": "prior", "weight": "constant", "objective": "marginal", "mean": "zero", "normalize": False}
+    ours = RCGPRegressor(kernel=kernel, **plain, **arguments).fit(X, y)
     theirs = GaussianProcessRegressor(kernel=kernel).fit(X, y)
     return ours, theirs
 

@@ -12,6 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 import rcgp
 from rcgp import RCGP, RCGPRegressor, fit, fit_adaptive
+from rcgp.estimator.outliers import score_limit
 from rcgp.models.defaults import add_weak_priors
 from rcgp.weights import Constant, InverseMultiquadric, Plateau
 
@@ -47,7 +48,9 @@ def test_the_estimator_is_the_model():
 def test_constant_weight_and_marginal_likelihood_are_the_plain_gp():
     X, y, _ = make_series(outliers=())
     kernel = ConstantKernel(1.0) * RBF(1.0) + WhiteKernel(0.1)
-    ours = RCGPRegressor(kernel, mean="zero", weight="constant", objective="marginal", normalize=False).fit(X, y)
+    ours = RCGPRegressor(
+        kernel, mean="zero", centre="prior", weight="constant", objective="marginal", normalize=False
+    ).fit(X, y)
     theirs = GaussianProcessRegressor(kernel).fit(X, y)
     new = np.linspace(-1, 11, 50)[:, None]
     mean, cov = theirs.predict(new, return_cov=True)  # which, in scikit-learn, includes the white noise
@@ -60,7 +63,7 @@ def test_constant_weight_and_marginal_likelihood_are_the_plain_gp():
 def test_outliers_are_found_and_do_not_move_the_fit():
     X, y, f = make_series()
     robust = RCGPRegressor().fit(X, y)
-    plain = RCGPRegressor(weight="constant", objective="marginal").fit(X, y)
+    plain = RCGPRegressor(centre="prior", weight="constant", objective="marginal").fit(X, y)
     assert np.flatnonzero(robust.outliers_).tolist() == [5, 30, 60]
     assert (robust.weights_ > 0).all()
     assert (robust.weights_ <= 1).all()
@@ -81,11 +84,13 @@ def test_adaptive_centring_is_the_models():
 
 
 @pytest.mark.parametrize("given", [{"weight": "imq"}, {"epsilon": 0.1}, {"objective": None}, {"n_restarts": 1}])
-def test_a_choice_of_the_papers_method_is_the_papers_method(given):
+def test_choices_of_the_papers_method_are_refused_by_adaptive_centring(given):
     X, y, _ = make_series()
-    said, meant = (RCGPRegressor(**given, centre=centre, random_state=0).fit(X, y) for centre in ("auto", "prior"))
-    np.testing.assert_array_equal(said.predict(X), meant.predict(X))
-    assert not isinstance(said.models_[0].weight, Plateau)
+    (name,) = given
+    with pytest.raises(ValueError, match=f"leave {name} out, or say centre='prior'"):
+        RCGPRegressor(**given).fit(X, y)
+    paper = RCGPRegressor(**given, centre="prior", random_state=0).fit(X, y)
+    assert not isinstance(paper.models_[0].weight, Plateau)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +99,6 @@ def test_a_choice_of_the_papers_method_is_the_papers_method(given):
 def test_defaults_of_numpys_kind_are_defaults(given):
     X, y, _ = make_series()
     assert isinstance(RCGPRegressor(**given).fit(X, y).models_[0].weight, Plateau)
-    assert isinstance(RCGPRegressor(centre="adaptive", **given).fit(X, y).models_[0].weight, Plateau)
 
 
 def test_adaptive_centring_needs_no_care_for_the_mean():
@@ -111,7 +115,7 @@ def test_adaptive_flags_follow_the_documented_rule():
     model = RCGPRegressor().fit(X, y)
     t = (y - model.loo_mean_) / model.loo_std_
     np.testing.assert_allclose(model.outlier_scores_, t)
-    np.testing.assert_array_equal(model.outliers_, (model.weights_ < 0.5**0.5) & (np.abs(t) > 5))
+    np.testing.assert_array_equal(model.outliers_, (model.weights_ < 0.5**0.5) & (np.abs(t) > score_limit(True, 80)))
     assert 0 < model.outliers_.sum() < 10
 
 
@@ -121,6 +125,23 @@ def test_adaptive_centring_of_all_rows_after_a_fit_to_some():
     np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [5, 30, 60, 100, 101, 160])
     assert model.weights_.shape == (200,)
     assert np.abs(model.predict(X) - f).mean() < 0.06
+
+
+def test_all_rows_are_judged_by_the_samples_hyperparameters_and_threshold():
+    X, y, _ = make_series(n=200, outliers=(5, 30, 60, 100, 101, 160))
+    all_rows = RCGPRegressor(fit_rows=80, random_state=0).fit(X, y)
+    sample = np.sort(np.random.RandomState(0).choice(200, 80, replace=False))
+    alone = RCGPRegressor().fit(X[sample], y[sample])
+    assert all_rows.noise_variance_ == alone.noise_variance_
+    np.testing.assert_array_equal(all_rows.lengthscales_, alone.lengthscales_)
+    assert all_rows.fit_report_.tail == alone.fit_report_.tail
+    assert all_rows.fit_report_.calibration == alone.fit_report_.calibration
+    (model,) = all_rows.models_
+    assert model.weight.centre.shape == (200,)
+    centre = (model.weight.centre + model.mean(model.train_X)).detach().numpy()
+    np.testing.assert_allclose(centre, all_rows.loo_mean_, atol=1e-3)  # what all others say, not the sample
+    std = (model.weight.threshold / alone.fit_report_.tail.threshold).numpy()
+    np.testing.assert_allclose(std, all_rows.loo_std_, rtol=1e-3)
 
 
 def test_rows_without_sample_weight_are_judged_by_adaptive_centring_too():
@@ -138,7 +159,7 @@ def test_flags_follow_the_documented_rule():
     model = RCGPRegressor(centre="prior").fit(X, y)
     t = (y - model.loo_mean_) / model.loo_std_
     np.testing.assert_allclose(model.outlier_scores_, t / np.median(np.abs(t)) * 0.6745)
-    np.testing.assert_array_equal(model.outliers_, np.abs(model.outlier_scores_) > 3.5)
+    np.testing.assert_array_equal(model.outliers_, np.abs(model.outlier_scores_) > score_limit(False, 80))
     assert 0 < model.outliers_.sum() < 10
 
 
@@ -175,9 +196,9 @@ def test_results_are_in_the_users_units(unit, offset):
 def test_bad_values_do_not_set_the_units():
     """One absurd value in y, one in X: starting values and priors stay where the other rows put them."""
     X, y, _ = make_series()
-    clean = RCGPRegressor(objective=None).fit(X, y)
+    clean = RCGPRegressor(centre="prior", objective=None).fit(X, y)
     y[3], X[4] = 1e12, -1e6
-    spoilt = RCGPRegressor(objective=None).fit(X, y)
+    spoilt = RCGPRegressor(centre="prior", objective=None).fit(X, y)
     assert spoilt.lengthscales_ == pytest.approx(clean.lengthscales_, rel=0.1)
     assert spoilt.noise_variance_ == pytest.approx(clean.noise_variance_, rel=0.2)
 
@@ -186,7 +207,7 @@ def test_weak_priors_keep_a_fit_from_calling_everything_noise():
     """Few points, each far from the next: without priors the optimum is a flat function and all noise."""
     X = np.arange(8.0)[:, None]
     y = np.sin(0.8 * X[:, 0])
-    bare, weak = (RCGPRegressor(weight="constant", objective="loo", priors=p).fit(X, y) for p in (None, "weak"))
+    bare, weak = (RCGPRegressor(centre="prior", weight="constant", priors=p).fit(X, y) for p in (None, "weak"))
     assert weak.noise_variance_ < 0.05
     assert len(list(bare.models_[0].named_priors())) == 0
     names = {name for name, *_ in weak.models_[0].named_priors()}
@@ -195,7 +216,7 @@ def test_weak_priors_keep_a_fit_from_calling_everything_noise():
 
 def test_the_lengthscale_prior_is_botorchs_for_inputs_in_the_unit_cube():
     X = np.random.default_rng(0).uniform(size=(4000, 3))
-    model = RCGPRegressor(objective=None, fit_rows=None).fit(X[:300], X[:300, 0]).models_[0]
+    model = RCGPRegressor(centre="prior", objective=None, fit_rows=None).fit(X[:300], X[:300, 0]).models_[0]
     location = model.kernel.base_kernel.lengthscale_prior.loc
     np.testing.assert_allclose(location.numpy(), np.full((1, 3), np.sqrt(2) + 0.5 * np.log(3)), atol=0.15)
     np.testing.assert_allclose(model.kernel.base_kernel.lengthscale_prior.scale.numpy(), np.sqrt(3))
@@ -265,7 +286,8 @@ def test_whole_sample_weights_count_like_repeated_rows():
     X, y, _ = make_series()
     counts = np.arange(80) % 4
     kernel = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed") + WhiteKernel(0.02, "fixed")
-    settings = {"kernel": kernel, "weight": "constant", "objective": "marginal", "mean": "zero", "normalize": False}
+    plain = {"centre": "prior", "weight": "constant", "objective": "marginal"}
+    settings = {"kernel": kernel, "mean": "zero", "normalize": False, **plain}
     weighted = RCGPRegressor(**settings).fit(X, y, sample_weight=counts)
     repeated = RCGPRegressor(**settings).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
     new = np.linspace(0, 10, 20)[:, None]
@@ -311,7 +333,9 @@ def test_bad_sample_weights_are_refused(weights, message):
 
 def test_hyperparameters_chosen_on_some_rows_serve_a_posterior_of_all():
     X, y, f = make_series(n=300, size=2.0)
-    model = RCGPRegressor(fit_rows=100, random_state=0, weight=InverseMultiquadric(trainable=True)).fit(X, y)
+    weight = InverseMultiquadric(trainable=True)
+    settings = {"fit_rows": 100, "random_state": 0, "centre": "prior", "weight": weight}
+    model = RCGPRegressor(**settings).fit(X, y)
     (inner,) = model.models_
     assert len(inner.train_y) == len(model.weights_) == 300
     assert np.abs(model.predict(X) - f).mean() < 0.1
@@ -319,20 +343,20 @@ def test_hyperparameters_chosen_on_some_rows_serve_a_posterior_of_all():
     # A threshold that was fitted is kept, too.
     assert inner.hyperparameters()["weight.c"].item() == pytest.approx(model.fit_report_.hyperparameters["weight.c"][0])
     assert {name for name, *_ in inner.named_priors()} >= {"noise_prior"}
-    again = RCGPRegressor(fit_rows=100, random_state=0, weight=InverseMultiquadric(trainable=True)).fit(X, y)
+    again = RCGPRegressor(**settings).fit(X, y)
     np.testing.assert_array_equal(model.predict(X), again.predict(X))
 
 
 def test_restarts_are_seeded_and_no_worse():
     X, y, _ = make_series()
-    one, two = (RCGPRegressor(n_restarts=2, random_state=4).fit(X, y) for _ in range(2))
+    one, two = (RCGPRegressor(centre="prior", n_restarts=2, random_state=4).fit(X, y) for _ in range(2))
     assert one.fit_report_.starts == two.fit_report_.starts
     assert one.fit_report_.value >= RCGPRegressor(centre="prior").fit(X, y).fit_report_.value
 
 
 def test_no_objective_keeps_the_starting_values():
     X, y, _ = make_series()
-    model = RCGPRegressor(objective=None).fit(X, y)
+    model = RCGPRegressor(centre="prior", objective=None).fit(X, y)
     assert model.fit_report_ is None
     assert model.n_iter_ == 0
     assert model.noise_variance_ == RCGP(X, y, mean="median").noise.item()
@@ -340,7 +364,7 @@ def test_no_objective_keeps_the_starting_values():
 
 def test_without_normalisation_the_default_kernel_starts_at_unit_scales():
     X, y, _ = make_series()
-    model = RCGPRegressor(objective=None, normalize=False).fit(1e3 * X, 1e3 * y)
+    model = RCGPRegressor(centre="prior", objective=None, normalize=False).fit(1e3 * X, 1e3 * y)
     assert model.lengthscales_ == pytest.approx([1.0])
     assert model.kernel_.outputscale.item() == pytest.approx(1.0)
     assert model.models_[0].mean(torch.tensor(X))[0].item() == pytest.approx(1e3 * y.mean())
@@ -353,13 +377,13 @@ def test_lengthscales_of_composed_kernels():
     second = gpytorch.kernels.PeriodicKernel(active_dims=[1])
     kernel = gpytorch.kernels.ScaleKernel(first) + second
     first.lengthscale, second.lengthscale = torch.tensor([[2.0, 3.0]]), torch.tensor(4.0)
-    fitted = RCGPRegressor(kernel=kernel, objective=None).fit(X, y).lengthscales_
+    fitted = RCGPRegressor(kernel=kernel, centre="prior", objective=None).fit(X, y).lengthscales_
     np.testing.assert_allclose(fitted, [[2.0, np.inf, 3.0], [np.inf, 2.0, np.inf]], rtol=1e-6)
     outer = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2), active_dims=[1, 2])
     outer.base_kernel.lengthscale = torch.tensor([[2.0, 3.0]])
-    fitted = RCGPRegressor(kernel=outer, objective=None).fit(X, y).lengthscales_
+    fitted = RCGPRegressor(kernel=outer, centre="prior", objective=None).fit(X, y).lengthscales_
     np.testing.assert_allclose(fitted, [np.inf, 2.0, 3.0], rtol=1e-6)
-    linear = RCGPRegressor(kernel=gpytorch.kernels.LinearKernel(), objective=None).fit(X, y)
+    linear = RCGPRegressor(kernel=gpytorch.kernels.LinearKernel(), centre="prior", objective=None).fit(X, y)
     assert linear.lengthscales_.shape == (0, 3)
 
 
@@ -367,7 +391,7 @@ def test_a_mean_may_be_trained_or_a_function():
     X, y, _ = make_series(outliers=())
     trained = RCGPRegressor(mean=gpytorch.means.LinearMean(1)).fit(X, y + 5.0 * X[:, 0])
     assert trained.predict([[30.0]]) == pytest.approx(150.0, rel=0.2)
-    known = RCGPRegressor(mean=lambda x: 5.0 * x[..., 0], weight=Constant()).fit(X, y + 5.0 * X[:, 0])
+    known = RCGPRegressor(mean=lambda x: 5.0 * x[..., 0], centre="prior", weight=Constant()).fit(X, y + 5.0 * X[:, 0])
     assert known.predict([[30.0]]) == pytest.approx(150.0, abs=2.0)
 
 
@@ -409,9 +433,29 @@ def test_a_failed_fit_names_the_row_of_the_table():
 @pytest.mark.parametrize("dtype", [">f8", np.longdouble, np.float32, np.int64, object])
 def test_numbers_of_any_kind_serve(dtype):
     X, y, _ = make_series()
-    model = RCGPRegressor(objective=None).fit(X, (10 * y).round().astype(dtype))
-    np.testing.assert_allclose(model.predict(X), RCGPRegressor(objective=None).fit(X, (10 * y).round()).predict(X))
+    model = RCGPRegressor(centre="prior", objective=None).fit(X, (10 * y).round().astype(dtype))
+    np.testing.assert_allclose(
+        model.predict(X), RCGPRegressor(centre="prior", objective=None).fit(X, (10 * y).round()).predict(X)
+    )
     bad = (10 * y).round().astype(object)
     bad[7] = None
     with pytest.raises(ValueError, match=r"y.*NaN"):
         RCGPRegressor().fit(X, bad)
+
+
+def test_rows_known_to_be_stuck_are_judged_by_the_others():
+    """As the sharp bits say: a sensor that repeats a value is believed, unless its rows are given no weight."""
+    random = np.random.default_rng(2)
+    X = np.linspace(0, 4 * np.pi, 200)[:, None]
+    f = np.sin(X[:, 0])
+    y = f + 0.1 * random.standard_normal(200)
+    y[85:115] = y[85]
+    same = np.diff(y) == 0
+    stuck = np.r_[same, False] | np.r_[False, same]
+    assert np.flatnonzero(stuck).tolist() == list(range(85, 115))
+    believed, told = RCGPRegressor().fit(X, y), RCGPRegressor().fit(X, y, sample_weight=~stuck)
+    off = np.abs(y - f) > 0.6
+    assert believed.outliers_[off].sum() < 0.2 * off.sum()
+    assert told.outliers_[off].all()
+    assert not told.outliers_[~stuck].any()
+    assert np.abs(told.predict(X) - f)[stuck].mean() < 0.1 < np.abs(believed.predict(X) - f)[stuck].mean()

@@ -35,18 +35,20 @@ def with_priors():
 
 ESTIMATORS = {
     "default": RCGPRegressor(),
-    "bare": RCGPRegressor(priors=None, mean="robust_linear", weight="se", epsilon=0.1),
-    "plain": RCGPRegressor(weight="constant", objective="marginal", mean="quadratic"),
-    "not fitted further": RCGPRegressor(objective=None, normalize=False, mean="zero"),
+    "bare": RCGPRegressor(priors=None, mean="robust_linear", centre="prior", weight="se", epsilon=0.1),
+    "plain": RCGPRegressor(centre="prior", weight="constant", objective="marginal", mean="quadratic"),
+    "not fitted further": RCGPRegressor(centre="prior", objective=None, normalize=False, mean="zero"),
     "gpytorch kernel": RCGPRegressor(kernel=with_priors(), mean=gpytorch.means.LinearMean(2)),
     "scikit-learn kernel": RCGPRegressor(
         kernel=sk.ConstantKernel(1.0, (0.1, 1e3)) * sk.Matern([1.0, 2.0], nu=1.5) + sk.WhiteKernel(0.1, "fixed")
     ),
     "rbf as matern": RCGPRegressor(kernel=sk.Matern(nu=np.inf) * sk.DotProduct() + sk.WhiteKernel(0.1)),
-    "trained threshold": RCGPRegressor(weight=InverseMultiquadric(trainable=True), n_restarts=1, random_state=2),
-    "one-sided": RCGPRegressor(weight=OneSided(SquaredExponential(c=1.0), "above")),
+    "trained threshold": RCGPRegressor(
+        centre="prior", weight=InverseMultiquadric(trainable=True), n_restarts=1, random_state=2
+    ),
+    "one-sided": RCGPRegressor(centre="prior", weight=OneSided(SquaredExponential(c=1.0), "above")),
     "some rows": RCGPRegressor(fit_rows=20, random_state=1),
-    "random generator": RCGPRegressor(n_restarts=1, random_state=np.random.RandomState(3)),
+    "random generator": RCGPRegressor(centre="prior", n_restarts=1, random_state=np.random.RandomState(3)),
 }
 
 
@@ -106,8 +108,11 @@ def test_another_process_predicts_the_same_to_the_bit(tmp_path):
     ("estimator", "message"),
     [
         (RCGPRegressor(mean=lambda x: x[..., 0]), "mean=.*a function is code, and code is not saved"),
-        (RCGPRegressor(objective=rcgp.training.objectives.leave_one_out), "objective=.*a function is code"),
-        (RCGPRegressor(weight=Heteroskedastic(lambda x: 0.1 + 0 * x[..., 0])), "Heteroskedastic"),
+        (
+            RCGPRegressor(centre="prior", objective=rcgp.training.objectives.leave_one_out),
+            "objective=.*a function is code",
+        ),
+        (RCGPRegressor(centre="prior", weight=Heteroskedastic(lambda x: 0.1 + 0 * x[..., 0])), "Heteroskedastic"),
     ],
 )
 def test_code_is_refused_and_nothing_is_written(estimator, message, tmp_path):

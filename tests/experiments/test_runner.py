@@ -12,11 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from rcgp.experiments import Experiment, LockedError, Options, Record, RecordFile, run_experiment, runner
+from rcgp.experiments import (
+    Experiment,
+    LockedError,
+    Options,
+    Record,
+    RecordFile,
+    configs_of,
+    run_experiment,
+    runner,
+    runs_to_make,
+)
 from rcgp.experiments.runner import code_state
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from rcgp.experiments import Experiment, Options, run_experiment
 
@@ -32,6 +42,7 @@ def run(config):
     return {"value": config["index"] ** 2}
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
     records, failures, notices = run_experiment(Experiment("slow", "slow", configs, run), Options(), FOLDER, jobs=2)
     print(len(records), len(failures), *notices)
 """
@@ -132,6 +143,65 @@ def test_a_run_that_fails_is_told_of_and_tried_again(tmp_path):
     assert told[0] == (0, 4)
     assert (3, 4) in told[5:]  # the second time three are there from the beginning
     assert os.getpid() not in {record.values["process"] for record in records}
+
+
+def _slow(config):
+    time.sleep(0.5)
+    return {}
+
+
+def test_progress_is_told_also_while_no_run_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_TICK", 0.02)
+    told = []
+    experiment = Experiment("some", "some", configs, _slow)
+    records, failures, _ = run_experiment(
+        experiment, Options(splits=1), tmp_path, progress=lambda done, total: told.append((done, total))
+    )
+    assert (len(records), failures) == (1, [])
+    assert told[0] == (0, 1)
+    assert told.count((0, 1)) > 5
+    assert told.count((1, 1)) == 1
+
+
+def _by_parity(config):
+    return ("even", "odd")[config["index"] % 2]
+
+
+def test_runs_without_their_data_are_left_out_and_recorded_ones_are_not(tmp_path):
+    recorded(tmp_path, [{"index": 1}])
+    experiment, told = Experiment("some", "some", configs, _process, data_of=_by_parity), []
+    records, failures, _ = run_experiment(
+        experiment,
+        Options(splits=5),
+        tmp_path,
+        progress=lambda done, total: told.append((done, total)),
+        without=("odd",),
+    )
+    assert failures == []
+    assert [record.config["index"] for record in records] == [0, 1, 2, 4]
+    assert (told[0], told[-1]) == ((1, 4), (4, 4))
+    assert runs_to_make(experiment, Options(splits=5), tmp_path) == [{"index": 3}]
+    # Recorded runs cannot be made again without their data either.
+    redone, failures, _ = run_experiment(experiment, Options(), tmp_path, redo="all", without=("odd", "even"))
+    assert (redone, failures) == ([], [])
+    assert len(RecordFile(tmp_path / "some.jsonl").path.read_bytes().splitlines()) == 4
+
+
+def test_what_would_be_run_is_told_without_writing(tmp_path):
+    experiment = Experiment("some", "some", _methods, _process)
+    recorded(tmp_path / "there", [{"method": "gp", "index": 0}], code_state())
+    assert runs_to_make(experiment, Options(splits=1), tmp_path / "there") == [{"method": "rcgp", "index": 0}]
+    assert runs_to_make(experiment, Options(), tmp_path / "there", redo="gp") == [{"method": "gp", "index": 0}]
+    assert len(runs_to_make(experiment, Options(splits=3), tmp_path / "new")) == 6
+    assert [path.name for path in tmp_path.rglob("*")] == ["there", "some.jsonl"]
+
+
+def test_some_methods_are_run_and_runs_of_no_method_all(tmp_path):
+    experiment = Experiment("some", "some", _methods, _process)
+    records, _, _ = run_experiment(experiment, Options(splits=2, methods=("rcgp",)), tmp_path)
+    assert [record.config for record in records] == [{"method": "rcgp", "index": index} for index in range(2)]
+    whole = Experiment("some", "some", configs, _process)
+    assert configs_of(whole, Options(splits=3, methods=("rcgp",))) == configs(Options(splits=3))
 
 
 def recorded(folder, configs, code="older"):

@@ -50,7 +50,7 @@ def make_table(n=60, features=("size",), target_scale=1.0, seed=0):
 
 def fitted(X, y):
     """The robust and the ordinary model of a table."""
-    return RCGPRegressor().fit(X, y), RCGPRegressor(weight="constant", objective="marginal").fit(X, y)
+    return RCGPRegressor().fit(X, y), RCGPRegressor(centre="prior", weight="constant", objective="marginal").fit(X, y)
 
 
 @pytest.fixture(scope="session")

@@ -15,25 +15,28 @@ FOLDER = Path(__file__).parents[3] / "shared" / "data"
 
 #: For each panel the labels of both axes, its title, and what its legend must tell apart.
 EPSILONS = tuple(f"ε = {epsilon}" for epsilon in ("0.01", "0.05", "0.1", "0.2", "0.5", "0.9"))
+POINTS = ("observation", "outlier")
 PANELS = {
     "figure_synthetic": [("x", "y", "", ("observation", "outlier", "truth", "GP", "RCGP"))],
-    "figure_influence": [("observation moved by", "influence", "", ("GP", "RCGP"))],
-    "figure_weights": [("y − m(x)", "weight", "", ("IMQ", "SE"))],
+    "figure_influence": [
+        ("observation moved by (units of y)", "influence (KL divergence, nats)", "", ("GP", "RCGP")),
+    ],
+    "figure_weights": [("y − m(x)", "weight", "", ("IMQ", "SE", "±c = ±1"))],
     "figure_varying_c": [
-        ("x", "y", "full", ("observation", *EPSILONS)),
-        ("x", "", "no shrinkage term", ("observation", *EPSILONS)),
-        ("x", "", "no noise term", ("observation", *EPSILONS)),
+        ("x", "y", "full", (*POINTS, "outlier beyond the axis", *EPSILONS)),
+        ("x", "", "no shrinkage term", (*POINTS, "outlier beyond the axis", *EPSILONS)),
+        ("x", "", "no noise term", (*POINTS, "outlier beyond the axis", *EPSILONS)),
     ],
     "figure_outliers": [
         ("x", "y", "asymmetric", ("observation", "outlier")),
         ("x", "", "focused", ("observation", "outlier")),
     ],
     "figure_flash_crash": [
-        ("", "DJIA", "", ("observation", "GP", "RCGP")),
-        ("hour of 23 April 2013", "weight", "", ()),
+        ("", "DJIA (points)", "", ("observation", "GP", "RCGP")),
+        ("time of day on 23 April 2013 (hours)", "weight", "", ()),
     ],
     "figure_prior_mean": [
-        ("x", "y", "", ("observation", "outlier", "truth", "prior mean zero", "polynomial prior mean", "polynomial"))
+        ("x", "y", "", (*POINTS, "truth", "RCGP, prior mean zero", "RCGP, polynomial prior mean", "the polynomial"))
     ],
 }
 
@@ -94,7 +97,9 @@ def test_every_panel_has_its_series_its_axes_and_a_legend(name, values_of):
         assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_title()) == (xlabel, ylabel, title)
         series = series_of(axis)
         assert set(series) == set(labels)
-        assert all(len(data) >= 2 and np.isfinite(data).all() for data in series.values())
+        # In the range of Figure 4 there may be a single outlier; the others are arrows.
+        fewest = {label: 1 if (name, label) == ("figure_varying_c", "outlier") else 2 for label in labels}
+        assert all(len(data) >= fewest[label] and np.isfinite(data).all() for label, data in series.items())
         assert told >= set(labels)
 
 
@@ -113,12 +118,61 @@ def test_no_text_is_cut_off_and_no_legend_lies_on_another_text(name, values_of):
         assert not [t.get_text() for t in texts if t not in own and area.overlaps(t.get_window_extent())]
 
 
+@pytest.mark.parametrize("name", PANELS)
+def test_letters_can_be_read_at_the_width_of_a_page(name, values_of):
+    figure = DRAWINGS[name](values_of(name))
+    width = figure.get_size_inches()[0]
+    assert min(text.get_fontsize() for text in shown_texts(figure)) * min(1.0, 7.0 / width) >= 8.0
+
+
+@pytest.mark.parametrize("name", ["figure_synthetic", "figure_flash_crash", "figure_prior_mean"])
+def test_a_legend_says_what_the_bands_are_and_lies_on_no_data(name, values_of):
+    figure = DRAWINGS[name](values_of(name))
+    figure.draw_without_rendering()
+    (legend,) = legends_of(figure)
+    assert legend.get_texts()[-1].get_text() == "95 % interval of f"
+    assert not any(legend.get_window_extent().overlaps(axis.get_window_extent()) for axis in figure.axes)
+
+
+def test_figure_1_shows_all_of_its_outliers(values_of):
+    values = values_of("figure_synthetic")
+    (axis,) = DRAWINGS["figure_synthetic"](values).axes
+    outliers = np.array(values["y"])[np.array(values["outlier"])]
+    low, high = axis.get_ylim()
+    assert low < outliers.min() < outliers.max() < high
+
+
+def test_figure_4_shows_each_curve_and_each_outlier_or_where_it_is(values_of):
+    values = values_of("figure_varying_c")
+    figure = DRAWINGS["figure_varying_c"](values)
+    figure.draw_without_rendering()
+    outlier, x, y = (np.array(values[key]) for key in ("outlier", "x", "y"))
+    colours = []
+    for axis, panel in zip(figure.axes, values["panels"], strict=True):
+        low, high = axis.get_ylim()
+        curves = [line.get_ydata() for line in axis.lines]
+        np.testing.assert_array_equal(curves, panel["curves"])
+        assert low < np.min(curves) <= np.max(curves) < high
+        # Curves that coincide are seen around one another.
+        widths = [line.get_linewidth() for line in axis.lines]
+        assert np.all(np.diff(widths) < -0.3)
+        colours.append([tuple(line.get_color()) for line in axis.lines])
+        crosses, above, below = axis.collections[1:]
+        outside = (y > high) | (y < low)
+        for drawn, rows in ((crosses, ~outside), (above, y > high), (below, y < low)):
+            np.testing.assert_array_equal(drawn.get_offsets()[:, 0], x[outlier & rows])
+    assert colours[0] == colours[1] == colours[2]
+    assert len(set(colours[0])) == len(values["epsilon"])
+    (legend,) = legends_of(figure)
+    assert not any(legend.get_window_extent().overlaps(axis.get_window_extent()) for axis in figure.axes)
+
+
 def test_curves_and_bands_are_those_of_the_record(values_of):
     values = values_of("figure_prior_mean")
     series = series_of(DRAWINGS["figure_prior_mean"](values).axes[0])
-    for label, key in (("prior mean zero", "zero"), ("polynomial prior mean", "polynomial")):
+    for label, key in (("RCGP, prior mean zero", "zero"), ("RCGP, polynomial prior mean", "polynomial")):
         np.testing.assert_array_equal(series[label], np.column_stack([values["x"], values[key]["mean"]]))
-    np.testing.assert_array_equal(series["polynomial"][:, 1], values["prior"])
+    np.testing.assert_array_equal(series["the polynomial"][:, 1], values["prior"])
     outlier = np.array(values["outlier"])
     np.testing.assert_array_equal(series["outlier"][:, 1], np.array(values["y"])[outlier])
     np.testing.assert_array_equal(series["observation"][:, 1], np.array(values["y"])[~outlier])

@@ -99,6 +99,20 @@ def test_fits_that_did_not_converge_are_counted_by_method():
     assert all(table.note.endswith(" All fits converged.") for table in tables)
 
 
+def test_fits_behind_times_that_did_not_converge_are_counted_by_method():
+    config = {"data": "boston", "contamination": "clean", "protocol": "paper"}
+    times = {"seconds": {"gp": 1.0, "rcgp": 2.0}, "ratio": {"gp": 1.0, "rcgp": 2.0}}
+    records = [
+        make_record("table2", {**config, "index": i}, {**times, "converged": {"gp": True, "rcgp": i > 0}})
+        for i in range(3)
+    ]
+    assert all(" Fits that did not converge: RCGP 1 of 3." in table.note for table in time_tables(records)[0])
+    assert all(table.note.endswith(" All fits converged.") for table in time_tables(records[1:])[0])
+    old = make_record("table2", {**config, "index": 9}, times)  # which does not tell
+    assert "RCGP 1 of 3." in time_tables([*records, old])[0][0].note
+    assert "converge" not in time_tables([old])[0][0].note
+
+
 def test_code_that_changed_between_the_runs_of_a_method_is_told_of():
     records = [replace(record, code=f"{record.config['index']}") for record in accuracy_records()]
     tables, _ = accuracy_tables(records)
@@ -128,6 +142,19 @@ def test_a_record_that_fits_no_table_is_left_out_with_a_notice(config, tmp_path)
     assert accuracy_tables([foreign, foreign])[0] == []
     timed = make_record("table2", {"index": 0}, {})
     assert time_tables([timed, timed]) == ([], [f"table2: 2 records have no place in the tables, such as {timed.key}"])
+
+
+def test_records_of_odd_values_make_no_table_and_spoil_no_page(tmp_path):
+    config = {"data": "boston", "contamination": "clean", "protocol": "paper", "index": 0}
+    odd = make_record("table2", config, {"seconds": {"gp": "soon"}, "ratio": {"gp": "soon"}})
+    uneven = make_record("figure_outliers", {"index": 0}, EXPERIMENTS["figure_outliers"].run({"index": 0}))
+    uneven.values["focused"]["outlier"].pop()
+    path, notices = write_page({"table1": accuracy_records(), "table2": [odd], "figure_outliers": [uneven]}, tmp_path)
+    assert [re.sub(r" \(.*\)", "", notice) for notice in notices] == [
+        "table2: its records make no table; --redo all makes them again",
+        "figure_outliers: its record cannot be drawn; --redo all makes it again",
+    ]
+    assert "0.300 (0.100)" in path.read_text()
 
 
 def test_a_record_that_cannot_be_drawn_is_left_out_with_a_notice(tmp_path):
@@ -229,4 +256,37 @@ def test_the_page_holds_everything_in_one_file(tmp_path, browser):
     assert page.locator("img").evaluate("image => image.naturalWidth") > 100
     assert messages == []
     assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
+    page.close()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_fits_its_window_and_what_is_too_wide_scrolls_by_itself(width, tmp_path, browser):
+    weights, outliers = (
+        make_record(name, {"index": 0}, EXPERIMENTS[name].run({"index": 0}))
+        for name in ("figure_weights", "figure_outliers")
+    )
+    wide = [
+        changed(record, {"method": method})
+        for record in accuracy_records()[:3]
+        for method in ("gp", "rcgp", "adaptive", "t-gp", "m-gp")
+    ]
+    path, _ = write_page({"table1": wide, "figure_weights": [weights], "figure_outliers": [outliers]}, tmp_path)
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    table = page.locator("div.wide").first
+    if width == 400:
+        assert table.evaluate("box => box.scrollWidth > box.clientWidth")
+        # The name of a row, and that of a group of rows, stay in view.
+        table.evaluate("box => box.scrollTo(200, 0)")
+        left = table.bounding_box()["x"]
+        for name in ("tbody tr:nth-child(2) th", "th.group span"):
+            assert 0 <= table.locator(name).first.bounding_box()["x"] - left < 20
+        # Letters of 8 points in a picture 7 inches wide are still 8 pixels high or more.
+        assert page.locator("img").nth(1).bounding_box()["width"] >= 500
+    else:
+        assert table.evaluate("box => box.scrollWidth == box.clientWidth")
+    # The note is outside of what scrolls, and an option is not broken at its hyphens.
+    assert page.locator("div.wide p").count() == 0
+    assert page.locator("code span").evaluate_all("words => words.every(word => word.getClientRects().length === 1)")
     page.close()

@@ -15,6 +15,8 @@ from rich.console import Console
 
 import rcgp
 from rcgp.cli.options import (
+    Centre,
+    CentreOption,
     Data,
     Epsilon,
     Exclude,
@@ -22,6 +24,7 @@ from rcgp.cli.options import (
     FitRows,
     Mean,
     MeanOption,
+    Methods,
     Missing,
     MissingOption,
     ProtocolOption,
@@ -69,10 +72,11 @@ def fit(
     exclude: Exclude = None,
     model: Annotated[Path | None, typer.Option(help="File to save the fitted model in.", show_default=False)] = None,
     missing: MissingOption = Missing.error,
+    centre: CentreOption = Centre.adaptive,
     weight: WeightOption = None,
-    epsilon: Epsilon = 0.05,
+    epsilon: Epsilon = None,
     mean: MeanOption = Mean.constant,
-    restarts: Restarts = 0,
+    restarts: Restarts = None,
     fit_rows: FitRows = 2000,
     seed: Seed = 0,
     top: Annotated[int, typer.Option(min=0, help="How many suspicious rows to show.")] = 10,
@@ -85,7 +89,7 @@ def fit(
     from rcgp.cli.printing import print_notices, print_summary
     from rcgp.estimator.saved import save
 
-    options = _options(target, features, exclude, missing, weight, epsilon, mean, restarts, fit_rows, seed)
+    options = _options(target, features, exclude, missing, centre, weight, epsilon, mean, restarts, fit_rows, seed)
     if model is not None:
         _check_output(model, data)
     fitted = fit_table(data, options, _messages())
@@ -134,24 +138,26 @@ def outliers(
     exclude: Exclude = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")] = False,
     missing: MissingOption = Missing.error,
+    centre: CentreOption = Centre.adaptive,
     weight: WeightOption = None,
-    epsilon: Epsilon = 0.05,
+    epsilon: Epsilon = None,
     mean: MeanOption = Mean.constant,
-    restarts: Restarts = 0,
+    restarts: Restarts = None,
     fit_rows: FitRows = 2000,
     seed: Seed = 0,
 ) -> None:
     """Show every row with its weight, residual and flag, the most suspicious first.
 
     Residuals are from the prediction by all other rows, also in standard deviations; a row that gets no trust
-    and that lies beyond 5 of them is flagged. The exit code is 0 whether or not there are outliers.
+    and that lies beyond 5 of them, or more in a table of few rows, is flagged. The exit code is 0 whether or not
+    there are outliers.
 
     Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
     """
     from rcgp.cli.fitting import fit_table
-    from rcgp.cli.printing import print_notices, print_rows, suspicion
+    from rcgp.cli.printing import print_notices, print_rows, score_unit, suspicion
 
-    options = _options(target, features, exclude, missing, weight, epsilon, mean, restarts, fit_rows, seed)
+    options = _options(target, features, exclude, missing, centre, weight, epsilon, mean, restarts, fit_rows, seed)
     fitted = fit_table(data, options, _messages())
     rows = suspicion(fitted.model, fitted.y)
     print_notices(fitted.notices, _messages())
@@ -159,7 +165,7 @@ def outliers(
         content = {"target": target, "rows": rows.to_dict(orient="records"), "notices": fitted.notices}
         typer.echo(json.dumps(content, ensure_ascii=False))
     else:
-        print_rows(rows, _results())
+        print_rows(rows, _results(), score_unit(fitted.model))
 
 
 @app.command()
@@ -170,10 +176,11 @@ def report(
     features: Features = None,
     exclude: Exclude = None,
     missing: MissingOption = Missing.error,
+    centre: CentreOption = Centre.adaptive,
     weight: WeightOption = None,
-    epsilon: Epsilon = 0.05,
+    epsilon: Epsilon = None,
     mean: MeanOption = Mean.constant,
-    restarts: Restarts = 0,
+    restarts: Restarts = None,
     fit_rows: FitRows = 2000,
     seed: Seed = 0,
 ) -> None:
@@ -187,7 +194,7 @@ def report(
     from rcgp.cli.printing import print_notices
     from rcgp.report import write_report
 
-    options = _options(target, features, exclude, missing, weight, epsilon, mean, restarts, fit_rows, seed)
+    options = _options(target, features, exclude, missing, centre, weight, epsilon, mean, restarts, fit_rows, seed)
     _check_output(output, data)
     fitted = fit_table(data, options, _messages())
     plain = fit_plain(fitted, options, _messages())
@@ -209,6 +216,7 @@ def reproduce(
     splits: Splits = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="A small part of everything, to see that it works.")] = False,
+    methods: Methods = None,
     redo: Redo = None,
     output: Annotated[Path, typer.Option(help="Folder of records, tables and figures.")] = Path("reproduction"),
 ) -> None:
@@ -226,7 +234,7 @@ def reproduce(
         list_experiments(_results())
         return
     page = run_and_render(
-        name, None if protocol is None else protocol.value, splits, quick, redo, output, jobs, _messages()
+        name, None if protocol is None else protocol.value, splits, quick, redo, output, jobs, _messages(), methods
     )
     if page is not None:
         _results().print(str(page), markup=False, soft_wrap=True)
@@ -247,13 +255,22 @@ def _options(
     features: list[str] | None,
     exclude: list[str] | None,
     missing: Missing,
+    centre: Centre,
     weight: Weight | None,
-    epsilon: float,
+    epsilon: float | None,
     mean: Mean,
-    restarts: int,
+    restarts: int | None,
     fit_rows: int,
     seed: int,
 ) -> Options:
+    """The options together, or an error of usage where some of them exclude each other."""
+    given = {"--weight": weight, "--epsilon": epsilon, "--restarts": restarts}
+    chosen = [name for name, value in given.items() if value is not None]
+    if centre is Centre.adaptive and chosen:
+        raise typer.BadParameter(
+            "adaptive centring chooses that by itself; add --centre prior for the paper's method, or leave it out",
+            param_hint=chosen,
+        )
     from rcgp.cli.fitting import Options
 
     return Options(
@@ -261,10 +278,11 @@ def _options(
         features=features or None,
         exclude=exclude or (),
         missing=missing.value,
+        centre=centre.value,
         weight=None if weight is None else weight.value,
-        epsilon=epsilon,
+        epsilon=0.05 if epsilon is None else epsilon,
         mean=mean.value,
-        restarts=restarts,
+        restarts=restarts or 0,
         fit_rows=fit_rows,
         seed=seed,
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from rcgp.cli.printing import NORMAL_95, number, print_rows, suspicion
+from rcgp.cli.printing import NORMAL_95, number, print_rows, score_unit, suspicion
 from rcgp.estimator import RCGPRegressor
 from rcgp.saving import write_whole
 
@@ -46,7 +46,7 @@ def run_demo(folder: Path, console: Console) -> None:
     table.index += 1  # rows are numbered as in the file
     X, y = table[["x"]], table["y"]
     models = {
-        "GP": RCGPRegressor(weight="constant", objective="marginal").fit(X, y),
+        "GP": RCGPRegressor(centre="prior", weight="constant", objective="marginal").fit(X, y),
         "RCGP": RCGPRegressor().fit(X, y),
     }
     console.print(f"{len(y)} points, {outlying.sum()} of them outliers; errors against the true function\n")
@@ -70,7 +70,7 @@ def run_demo(folder: Path, console: Console) -> None:
     console.print(
         f"\n{flagged.sum()} rows flagged, {(flagged & outlying).sum()} of them outliers. The most suspicious:"
     )
-    print_rows(rows.head(10), console)
+    print_rows(rows.head(10), console, score_unit(models["RCGP"]))
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "demo.csv", table.to_csv(index=False).encode())
     draw(table, truth, models, folder / "demo.png")

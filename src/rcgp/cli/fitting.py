@@ -33,6 +33,7 @@ class Options:
     features: Sequence[str] | None
     exclude: Sequence[str]
     missing: Missing
+    centre: str
     weight: str | None
     epsilon: float
     mean: str
@@ -70,14 +71,15 @@ def fit_table(path: Path, options: Options, console: Console) -> Fitted:
             f"hyperparameters were chosen on a random sample of {options.fit_rows} of {rows} rows (--fit-rows); the "
             "fitted model uses all rows"
         )
-    model = _regressor(options, weight=options.weight, objective="marginal" if options.weight == "constant" else "loo")
+    objective = "marginal" if options.weight == "constant" else "loo"
+    model = _regressor(options, options.centre, options.weight, objective)
     _fit(model, encoded.X, encoded.y, console, "Fitting the model")
     return Fitted(model, encoding, encoded.X, encoded.y, notices + _fit_notices(model, encoded.y))
 
 
 def fit_plain(fitted: Fitted, options: Options, console: Console) -> RCGPRegressor:
     """An ordinary GP of the same data, for comparison."""
-    plain = _regressor(options, weight="constant", objective="marginal")
+    plain = _regressor(options, "prior", "constant", "marginal")
     _fit(plain, fitted.X, fitted.y, console, "Fitting a plain GP to compare")
     return plain
 
@@ -96,8 +98,9 @@ def _fit(model: RCGPRegressor, X: pd.DataFrame, y: pd.Series[float], console: Co
     model.set_params(progress=False)
 
 
-def _regressor(options: Options, weight: str | None, objective: str) -> RCGPRegressor:
+def _regressor(options: Options, centre: str, weight: str | None, objective: str) -> RCGPRegressor:
     return RCGPRegressor(
+        centre=centre,
         weight=weight,
         objective=objective,
         epsilon=options.epsilon,

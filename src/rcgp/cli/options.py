@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "Centre",
+    "CentreOption",
     "Data",
     "Epsilon",
     "Exclude",
@@ -16,6 +18,7 @@ __all__ = [
     "FitRows",
     "Mean",
     "MeanOption",
+    "Methods",
     "Missing",
     "MissingOption",
     "Protocol",
@@ -35,6 +38,13 @@ class Missing(StrEnum):
 
     drop = "drop"
     error = "error"
+
+
+class Centre(StrEnum):
+    """What the weights are centred on."""
+
+    adaptive = "adaptive"
+    prior = "prior"
 
 
 class Weight(StrEnum):
@@ -71,22 +81,34 @@ Exclude = Annotated[
     typer.Option(metavar="A,B,C", help="Columns to leave out, such as names and identifiers.", show_default=False),
 ]
 MissingOption = Annotated[Missing, typer.Option(help="Rows that lack a value: drop them, or end with an error.")]
+CentreOption = Annotated[
+    Centre,
+    typer.Option(
+        help="Trust goes by the distance from what the other rows say, or, in the paper's method, from the prior mean."
+    ),
+]
 WeightOption = Annotated[
     Weight | None,
     typer.Option(
-        help="The paper's method instead: how trust in a row falls with its distance from the prior mean: inverse "
-        "multiquadric, squared exponential, or not at all (constant: an ordinary GP). By default it depends on what "
-        "the other rows say.",
-        show_default=False,
+        help="With --centre prior: how trust in a row falls with that distance: inverse multiquadric, squared "
+        "exponential, or not at all (constant: an ordinary GP).",
+        show_default="imq",
     ),
 ]
 Epsilon = Annotated[
-    float,
-    typer.Option(min=0.0, max=0.99, help="Share of rows expected to be outlying; the paper's method if not 0.05."),
+    float | None,
+    typer.Option(
+        min=0.0, max=0.99, help="With --centre prior: share of rows expected to be outlying.", show_default="0.05"
+    ),
 ]
 MeanOption = Annotated[Mean, typer.Option(help="Prior mean.")]
 Restarts = Annotated[
-    int, typer.Option(min=0, help="Further starts of the optimiser, of which the best is kept; the paper's method.")
+    int | None,
+    typer.Option(
+        min=0,
+        help="With --centre prior: further starts of the optimiser, of which the best is kept.",
+        show_default="0",
+    ),
 ]
 FitRows = Annotated[
     int, typer.Option(min=2, help="Largest number of rows on which hyperparameters are chosen; the fit uses all rows.")
@@ -114,6 +136,15 @@ Splits = Annotated[
         min=1,
         help="Repetitions of each configuration; at most 10 in table2, and one in figures and with --quick.",
         show_default="50",
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="A,B,C",
+        help="Run only these methods of a table, such as gp,rcgp; what is recorded of others is still shown. "
+        "Means nothing to table2 and figures, whose runs are not of single methods.",
+        show_default=False,
     ),
 ]
 Redo = Annotated[

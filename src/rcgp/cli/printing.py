@@ -14,7 +14,16 @@ from rich.text import Text
 from rcgp.cli.fitting import Fitted
 from rcgp.estimator import RCGPRegressor
 
-__all__ = ["NORMAL_95", "number", "print_notices", "print_rows", "print_summary", "printable", "suspicion"]
+__all__ = [
+    "NORMAL_95",
+    "number",
+    "print_notices",
+    "print_rows",
+    "print_summary",
+    "printable",
+    "score_unit",
+    "suspicion",
+]
 
 #: Of a normal distribution, 95 % lie within this many standard deviations.
 NORMAL_95 = 1.959963984540054
@@ -23,8 +32,8 @@ NORMAL_95 = 1.959963984540054
 def suspicion(model: RCGPRegressor, y: pd.Series[float]) -> pd.DataFrame:
     """Every row with what the others predict there, the most suspicious first.
 
-    Columns: row, observed, expected, residual, score (the residual in robust standard deviations, on which the flag
-    goes), weight, outlier. Sorted by the size of the score.
+    Columns: row, observed, expected, residual, score (the residual in standard deviations, on which the flag goes; of
+    which kind, :func:`score_unit` says), weight, outlier. Sorted by the size of the score.
     """
     observed = y.to_numpy()
     rows = pd.DataFrame(
@@ -40,6 +49,11 @@ def suspicion(model: RCGPRegressor, y: pd.Series[float]) -> pd.DataFrame:
     )
     order = np.argsort(-rows["score"].abs().to_numpy(), kind="stable")
     return rows.iloc[order].reset_index(drop=True)
+
+
+def score_unit(model: RCGPRegressor) -> str:
+    """What scores are measured in: the model's standard deviations where they are calibrated, else robust ones."""
+    return "sd" if model.centre == "adaptive" else "robust sd"
 
 
 def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
@@ -63,12 +77,12 @@ def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
     _print_lengthscales(fitted, console)
     if shown and len(rows):
         console.print("\nMost suspicious rows, predicted from all others:")
-        print_rows(rows.head(shown), console)
+        print_rows(rows.head(shown), console, score_unit(model))
 
 
-def print_rows(rows: pd.DataFrame, console: Console) -> None:
-    """Rows as :func:`suspicion` gives them. A line each, whatever the width of the terminal."""
-    lines = [["row", "observed", "expected", "residual", "robust sd", "weight", "flag"]]
+def print_rows(rows: pd.DataFrame, console: Console, unit: str) -> None:
+    """Rows as :func:`suspicion` gives them, with scores in a unit. A line each, whatever the width of the terminal."""
+    lines = [["row", "observed", "expected", "residual", f"in {unit}", "weight", "flag"]]
     for row in rows.itertuples(index=False):
         values: Any = row
         numbers = (values.observed, values.expected, values.residual, values.score, values.weight)

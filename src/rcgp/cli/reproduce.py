@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import datetime
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from rcgp.data import PROTOCOLS
-from rcgp.experiments import EXPERIMENTS, Experiment, Options, RecordFile, run_experiment
+from rcgp.data import PROTOCOLS, unavailable
+from rcgp.experiments import (
+    EXPERIMENTS,
+    Experiment,
+    Failure,
+    Options,
+    RecordFile,
+    configs_of,
+    run_experiment,
+    runs_to_make,
+)
 from rcgp.experiments.records import Config
 from rcgp.experiments.runner import Progress as Report
 from rcgp.report.reproduction import render, write_page
@@ -20,6 +33,12 @@ __all__ = ["list_experiments", "reproduce"]
 
 #: So many failed runs of an experiment are shown one by one.
 _MOST_FAILURES = 10
+
+#: Seconds from one line of progress to the next, where there is no terminal.
+_LINE_EVERY = 30.0
+
+#: The exit code where not all runs could be made; bad input has another.
+_INCOMPLETE = 1
 
 
 def list_experiments(console: Console) -> None:
@@ -38,8 +57,11 @@ def reproduce(
     folder: Path,
     jobs: int,
     console: Console,
+    methods: Sequence[str] | None = None,
 ) -> Path | None:
     """Do what the command line asks for; returns the page of everything, if that is part of it.
+
+    What can be run is run and rendered, whatever fails besides; failures are listed at the end.
 
     Args:
         name: of an experiment, ``"all"`` or ``"report"``.
@@ -49,58 +71,130 @@ def reproduce(
         folder: of records, tables and figures.
         jobs: processes.
         console: for notices and progress.
+        methods: names, also several in one text with commas between: only their runs are made. None is all.
+
+    Raises:
+        typer.Exit: with code 1, after all else is done, where runs failed or lacked their data.
     """
     if name not in ("all", "report", *EXPERIMENTS):
         raise ValueError(f"there is no experiment {name!r}: 'rcgp reproduce --list' shows all")
     names = list(EXPERIMENTS) if name == "all" else [name]
     options = Options(quick=quick)
     options = replace(options, protocol=protocol or options.protocol, splits=splits or options.splits)
-    values = {"--protocol": protocol, "--splits": splits, "--quick": quick or None, "--redo": redo}
+    values = {
+        "--protocol": protocol,
+        "--splits": splits,
+        "--quick": quick or None,
+        "--methods": methods or None,
+        "--redo": redo,
+    }
     given = [option for option, value in values.items() if value is not None]
     if name == "report":
         _tell([f"{option} means nothing to report" for option in given], console)
-        return _page_of_all(folder, console)
+        page = _page_of_all(folder, console)
+        if page is None:
+            raise ValueError(f"there are no records in {str(folder)!r}: run 'rcgp reproduce all --quick' first")
+        return page
     if redo is not None:
         _tell([f"{option} means nothing with --redo" for option in given if option != "--redo"], console)
     else:
+        if methods:
+            options = replace(options, methods=_known_methods(methods, names, options))
         _tell(_ignored(names, options, given), console)
-    if _run_and_render(names, options, folder, jobs, console, redo):
-        raise ValueError("some runs failed, see above; the same command tries them again")
-    return _page_of_all(folder, console) if name == "all" else None
+    complete = _run_and_render(names, options, folder, jobs, console, redo)
+    page = _page_of_all(folder, console) if name == "all" else None
+    if not complete:
+        if page is not None:
+            typer.echo(page)
+        _say("rcgp: not everything could be done, see above; the same command tries the rest again", console)
+        raise typer.Exit(_INCOMPLETE)
+    return page
 
 
 def _run_and_render(
     names: Sequence[str], options: Options, folder: Path, jobs: int, console: Console, redo: str | None
-) -> int:
-    """Run and render experiments. Returns how many runs failed; each is told of and has no record."""
+) -> bool:
+    """Run and render experiments. Returns whether all could be done; what could not is listed, also at an interrupt."""
     if redo is not None:
         _check_redo(names, folder, redo)
-    failed = 0
+    folder.mkdir(parents=True, exist_ok=True)  # now: without it, every experiment would fail in its turn
+    lacking, left_out = _missing_data(names, options, folder, redo)
+    for said in dict.fromkeys(lacking.values()):
+        _say(f"missing data: {said}", console)
+    troubles: list[str] = []
+    try:
+        for name in names:
+            try:
+                failures = _run_and_render_one(EXPERIMENTS[name], options, folder, jobs, console, redo, lacking)
+            except Exception as error:
+                if len(names) == 1:
+                    raise
+                # Whatever it is, it is no reason to give up the other experiments.
+                troubles.append(f"failed: {name}: {type(error).__name__}: {error}")
+            else:
+                troubles += _listed(name, failures)
+    finally:
+        for (name, data), count in left_out.items():
+            _say(f"not run: {name}, {_runs(count)}, for want of {data}", console)
+        for trouble in troubles:
+            _say(trouble, console)
+    return not (troubles or left_out)
+
+
+def _run_and_render_one(
+    experiment: Experiment,
+    options: Options,
+    folder: Path,
+    jobs: int,
+    console: Console,
+    redo: str | None,
+    lacking: Mapping[str, str],
+) -> list[Failure]:
+    """Run an experiment as far as its data are there, and render all of its records. Returns the runs that failed."""
+    name = experiment.name
+    with _progress(experiment, console) as report:
+        _, failures, notices = run_experiment(experiment, options, folder, jobs, report, redo, tuple(lacking))
+    _tell(notices, console)
+    # Everything that the file holds, not only what was asked for now.
+    paths, told = render(name, RecordFile(folder / f"{name}.jsonl").read()[0], folder)
+    _tell(told, console)
+    for path in paths:
+        _say(f"{name}: {path}", console)
+    return failures
+
+
+def _missing_data(
+    names: Sequence[str], options: Options, folder: Path, redo: str | None
+) -> tuple[dict[str, str], Counter[tuple[str, str]]]:
+    """Data sets that cannot be had, with what to do about it, and the runs that lack them, by experiment and data."""
+    needed: Counter[tuple[str, str]] = Counter()
     for name in names:
         experiment = EXPERIMENTS[name]
-        with _progress(experiment, console) as report:
-            _, failures, notices = run_experiment(experiment, options, folder, jobs, report, redo)
-        # Everything that the file holds, not only what was asked for now.
-        paths, told = render(name, RecordFile(folder / f"{name}.jsonl").read()[0], folder)
-        _tell([*notices, *told], console)
-        for failure in failures[:_MOST_FAILURES]:
-            _say(f"failed: {name} {failure.config}: {failure.error}", console)
-        if len(failures) > _MOST_FAILURES:
-            _say(f"failed: {name}, {len(failures) - _MOST_FAILURES} more", console)
-        failed += len(failures)
-        for path in paths:
-            _say(f"{name}: {path}", console)
-    return failed
+        found = [experiment.data_of(config) for config in runs_to_make(experiment, options, folder, redo)]
+        needed.update((name, data) for data in found if data is not None)
+    lacking = unavailable(data for _, data in needed)
+    return lacking, Counter({key: count for key, count in needed.items() if key[1] in lacking})
 
 
-def _page_of_all(folder: Path, console: Console) -> Path:
-    """One page of every experiment that has records in the folder; what is wrong with them is told."""
+def _listed(name: str, failures: Sequence[Failure]) -> list[str]:
+    """The failed runs of an experiment, a line each; where they are many, some of them."""
+    lines = [f"failed: {name} {failure.config}: {failure.error}" for failure in failures[:_MOST_FAILURES]]
+    more = len(failures) - _MOST_FAILURES
+    return [*lines, f"failed: {name}, {more} more"] if more > 0 else lines
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' if count != 1 else ''}"
+
+
+def _page_of_all(folder: Path, console: Console) -> Path | None:
+    """One page of every experiment that has records in the folder, if any has; what is wrong with them is told."""
     records = {}
     for name in EXPERIMENTS:
         records[name], notices = RecordFile(folder / f"{name}.jsonl").read()
         _tell(notices, console)
     if not any(records.values()):
-        raise ValueError(f"there are no records in {str(folder)!r}: run 'rcgp reproduce all --quick' first")
+        return None
     path, notices = write_page(records, folder)
     _tell(notices, console)
     return path
@@ -112,9 +206,13 @@ def _ignored(names: Sequence[str], options: Options, given: Sequence[str]) -> li
     Args:
         names: of the experiments.
         options: as given, with defaults.
-        given: those of ``"--protocol"`` and ``"--splits"`` that are not defaults.
+        given: those of ``"--protocol"``, ``"--splits"`` and ``"--methods"`` that are not defaults.
     """
     notices = []
+    if "--methods" in given:
+        whole = [name for name in names if any("method" not in config for config in _configs(name, options))]
+        if whole:
+            notices.append(f"--methods means nothing to {', '.join(whole)}")
     if "--protocol" in given:
         other = next(protocol for protocol in PROTOCOLS if protocol != options.protocol)
         same = [name for name in names if _configs(name, options) == _configs(name, replace(options, protocol=other))]
@@ -124,7 +222,7 @@ def _ignored(names: Sequence[str], options: Options, given: Sequence[str]) -> li
         fewer: dict[int, list[str]] = {}
         for name in names:
             repetitions = len({config.get("index") for config in _configs(name, options)})
-            if repetitions < options.splits:
+            if 0 < repetitions < options.splits:
                 fewer.setdefault(repetitions, []).append(name)
         for repetitions, those in fewer.items():
             times = "one repetition" if repetitions == 1 else f"{repetitions} repetitions"
@@ -144,7 +242,20 @@ def _say(text: str, console: Console) -> None:
 
 
 def _configs(name: str, options: Options) -> list[Config]:
-    return list(EXPERIMENTS[name].configs(options))
+    return configs_of(EXPERIMENTS[name], options)
+
+
+def _known_methods(given: Sequence[str], names: Sequence[str], options: Options) -> tuple[str, ...]:
+    """The methods that were named, once each is known to be one of some experiment."""
+    asked = tuple(name.strip() for text in given for name in text.split(","))
+    configs = [config for name in names for config in _configs(name, options)]
+    known = list(dict.fromkeys(config["method"] for config in configs if "method" in config))
+    if not known:
+        raise ValueError(f"the runs of {', '.join(names)} are not of single methods: leave --methods out")
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise ValueError(f"there is no method {unknown[0]!r}: name some of {', '.join(known)}")
+    return asked
 
 
 def _check_redo(names: Sequence[str], folder: Path, redo: str) -> None:
@@ -158,10 +269,11 @@ def _check_redo(names: Sequence[str], folder: Path, redo: str) -> None:
 
 
 @contextmanager
-def _progress(experiment: Experiment, console: Console) -> Iterator[Report | None]:
-    """A bar with the time left; where nobody looks, none."""
-    if not console.is_terminal:
-        yield None
+def _progress(experiment: Experiment, console: Console) -> Iterator[Report]:
+    """A bar with the time left; where standard error is no terminal, such as a log file, now and then a line."""
+    # Not only what Rich says, which takes a log for a terminal where FORCE_COLOR is set, as it is in some CI.
+    if not (console.is_interactive and console.file.isatty()):
+        yield _lines(experiment, console)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -175,3 +287,32 @@ def _progress(experiment: Experiment, console: Console) -> Iterator[Report | Non
     with Progress(*columns, console=console, speed_estimate_period=3600.0) as progress:
         task = progress.add_task(experiment.name, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _lines(experiment: Experiment, console: Console) -> Report:
+    """Say every half minute how many runs are done and how long the others may take, and in the end that all are.
+
+    The time left counts the runs that ended since the beginning: those recorded before took no time now.
+    """
+    began = last = time.monotonic()
+    before: int | None = None
+
+    def report(done: int, total: int) -> None:
+        nonlocal before, last
+        now = time.monotonic()
+        before = done if before is None else before
+        all_done_late = done == total and last > began
+        if now - last < _LINE_EVERY and not all_done_late:
+            return
+        last = now
+        new, elapsed = done - before, now - began
+        left = f", about {_duration((total - done) * elapsed / new)} left" if new else ", time left not known yet"
+        left = left if done < total else ""
+        _say(f"{experiment.name}: {done} of {_runs(total)} done in {_duration(elapsed)}{left}", console)
+
+    return report
+
+
+def _duration(seconds: float) -> str:
+    """As hours, minutes and seconds."""
+    return str(datetime.timedelta(seconds=round(seconds)))

@@ -19,8 +19,8 @@ from rcgp.data.contamination import (
     StudentT,
     Uniform,
 )
-from rcgp.data.datasets import Dataset, load, names
-from rcgp.data.protocols import PROTOCOLS, InitialHyperparameters, Problem, Split, prepare, split
+from rcgp.data.datasets import Dataset, load, names, unavailable
+from rcgp.data.protocols import PROTOCOLS, InitialHyperparameters, Problem, Split, prepare, protocol_data, split
 from rcgp.data.sources import DataError
 
 __all__ = [
@@ -43,5 +43,7 @@ __all__ = [
     "load",
     "names",
     "prepare",
+    "protocol_data",
     "split",
+    "unavailable",
 ]

@@ -6,13 +6,14 @@ One function, :func:`load`, whatever the source: a verified file, OpenML, or the
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from rcgp.data.sources import SOURCES, FloatArray, data_folder, read_source
+from rcgp.data.sources import SOURCES, DataError, FloatArray, data_folder, read_source
 
-__all__ = ["Dataset", "load", "names"]
+__all__ = ["Dataset", "load", "names", "unavailable"]
 
 #: The authors' Boston file with digits lost in reading. It can be loaded, but is not offered.
 _CORRUPTED = "boston_readfwf"
@@ -81,6 +82,28 @@ def load(name: str, *, home: str | os.PathLike[str] | None = None) -> Dataset:
         raise ValueError(f"there is no data set {name!r}: name one of {', '.join(names())}")
     table = read_source(name, data_folder(home))
     return Dataset(name, table.X, table.y, table.feature_names, table.source)
+
+
+def unavailable(wanted: Iterable[str], *, home: str | os.PathLike[str] | None = None) -> dict[str, str]:
+    """Those of the data sets that cannot be loaded, each with the reason and what to do.
+
+    Each is tried once. What comes from OpenML is in scikit-learn's cache afterwards.
+
+    Args:
+        wanted: names for :func:`load`.
+        home: the folder of data files, as for :func:`load`.
+
+    Example:
+        >>> unavailable(["synthetic"])
+        {}
+    """
+    reasons = {}
+    for name in dict.fromkeys(wanted):
+        try:
+            load(name, home=home)
+        except DataError as error:
+            reasons[name] = str(error)
+    return reasons
 
 
 def _synthetic() -> Dataset:

@@ -31,7 +31,7 @@ from rcgp.data.contamination import (
 from rcgp.data.datasets import Dataset, load
 from rcgp.data.sources import FloatArray
 
-__all__ = ["PROTOCOLS", "InitialHyperparameters", "Problem", "Split", "prepare", "split"]
+__all__ = ["PROTOCOLS", "InitialHyperparameters", "Problem", "Split", "prepare", "protocol_data", "split"]
 
 #: The protocols by name, the default first.
 PROTOCOLS = ("paper", "published")
@@ -138,9 +138,8 @@ def prepare(
     if not isinstance(contamination, str | Contamination):
         raise TypeError(f"contamination must be a name or a contamination such as Uniform(), got {contamination!r}")
     name = dataset if isinstance(dataset, str) else dataset.name
-    if dataset == "boston" and protocol == "published":
-        # The authors' reader of the file dropped digits, and their results are those of what it gave.
-        dataset = name = "boston_readfwf"
+    if isinstance(dataset, str):
+        dataset = name = protocol_data(dataset, protocol)
     if name == "boston_readfwf" and protocol != "published":
         raise ValueError("'boston_readfwf' has wrong cells and is for the published protocol only: use 'boston'")
     contaminate = _named(contamination, name, protocol) if isinstance(contamination, str) else contamination
@@ -158,6 +157,12 @@ def prepare(
         initial=_published_start(data.X.shape[1], index) if protocol == "published" else None,
         source=data.source,
     )
+
+
+def protocol_data(name: str, protocol: str) -> str:
+    """The data set, as :func:`rcgp.data.load` calls it, that a protocol means by a name."""
+    # The authors' reader of the Boston file dropped digits, and their results are those of what it gave.
+    return "boston_readfwf" if (name, protocol) == ("boston", "published") else name
 
 
 def _split(dataset: Dataset, protocol: str, index: int) -> tuple[Split, np.random.Generator]:

@@ -162,7 +162,7 @@ def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used
     std = variance.sqrt()
     adaptive = isinstance(report, AdaptiveReport)
     scores = outlier_scores(y, mean, std, used, adaptive)
-    return Output(model, report, weights, mean, std, scores, flagged(scores, weights, adaptive))
+    return Output(model, report, weights, mean, std, scores, flagged(scores, weights, adaptive, int(used.sum())))
 
 
 def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:

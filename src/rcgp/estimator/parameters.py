@@ -41,7 +41,10 @@ class Recipe:
 
 def recipe(estimator: Any) -> Recipe:
     """The parameters of an ``RCGPRegressor``, or an error that names the one that is wrong."""
-    _one_of(estimator.centre, ("auto", "adaptive", "prior"), "centre")
+    _one_of(estimator.centre, ("adaptive", "prior"), "centre")
+    adaptive = estimator.centre == "adaptive"
+    if adaptive:
+        _check_nothing_chosen(estimator)
     _one_of(estimator.priors, ("weak", None), "priors")
     objective = estimator.objective
     if not callable(objective):
@@ -51,12 +54,11 @@ def recipe(estimator: Any) -> Recipe:
     kernel = estimator.kernel
     if kernel is not None and not isinstance(kernel, gpytorch.kernels.Kernel | sk.Kernel):
         raise TypeError(f"kernel must be a kernel of GPyTorch or scikit-learn, or None, got {kernel!r}")
-    robust = estimator.normalize or _is_adaptive(estimator)
-    mean = "median" if robust and _is(estimator.mean, "constant") else estimator.mean
+    mean = "median" if (adaptive or estimator.normalize) and _is(estimator.mean, "constant") else estimator.mean
     return Recipe(
         kernel=kernel,
         mean=mean,
-        adaptive=_is_adaptive(estimator),
+        adaptive=adaptive,
         make_weight=_weight_maker("imq" if estimator.weight is None else estimator.weight, estimator.epsilon),
         objective=objective,
         restarts=_whole(estimator.n_restarts, "n_restarts", least=0),
@@ -68,16 +70,18 @@ def recipe(estimator: Any) -> Recipe:
     )
 
 
-def _is_adaptive(estimator: Any) -> bool:
-    """Whether centres, thresholds and hyperparameters are found together, which leaves no room for other choices."""
+def _check_nothing_chosen(estimator: Any) -> None:
+    """Centres, thresholds and hyperparameters are found together, which leaves no room for other choices.
+
+    What has no say is refused, not ignored, and does not change the method: a grid over it would compare methods.
+    """
     unsaid = {"weight": None, "epsilon": 0.05, "objective": "loo", "n_restarts": 0}
     chosen = [name for name, value in unsaid.items() if not _equal(getattr(estimator, name), value)]
-    if estimator.centre == "adaptive" and chosen:
+    if chosen:
         raise ValueError(
             f"centre='adaptive' chooses weights and hyperparameters by itself: leave {', '.join(chosen)} out, or say "
             "centre='prior' for weights centred on the prior mean"
         )
-    return estimator.centre == "adaptive" or (estimator.centre == "auto" and not chosen)
 
 
 def _equal(value: Any, default: Any) -> bool:

@@ -14,10 +14,21 @@ from types import MappingProxyType
 
 from rcgp.experiments.figures import FIGURES
 from rcgp.experiments.records import LockedError, Record, RecordFile
-from rcgp.experiments.runner import Experiment, Failure, Options, run_experiment
+from rcgp.experiments.runner import Experiment, Failure, Options, configs_of, run_experiment, runs_to_make
 from rcgp.experiments.tables import TABLE_1, TABLE_2, TABLE_C_LOO
 
-__all__ = ["EXPERIMENTS", "Experiment", "Failure", "LockedError", "Options", "Record", "RecordFile", "run_experiment"]
+__all__ = [
+    "EXPERIMENTS",
+    "Experiment",
+    "Failure",
+    "LockedError",
+    "Options",
+    "Record",
+    "RecordFile",
+    "configs_of",
+    "run_experiment",
+    "runs_to_make",
+]
 
 #: Every experiment by its name.
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(

@@ -102,6 +102,7 @@ def _varying_c(config: Config) -> dict[str, Any]:
     return {
         "x": problem.train_X[:, 0].tolist(),
         "y": problem.train_y.tolist(),
+        "outlier": problem.mask.tolist(),
         "grid": grid.tolist(),
         "epsilon": list(_EPSILONS),
         "panels": panels,
@@ -156,6 +157,10 @@ def _crash_gp(X: Numbers, z: Numbers, mean: str) -> tuple[GaussianGP, float]:
     gp = GaussianGP(torch.from_numpy(X), torch.from_numpy(z), mean=mean)
     gp.kernel.base_kernel.lengthscale = 0.05  # of two optima, longer starts end in the worse
     return gp, gp.fit().value
+
+
+def _flash_crash_data(config: Config) -> str:
+    return "flash_crash"
 
 
 def _prior_mean(config: Config) -> dict[str, Any]:
@@ -244,6 +249,12 @@ FIGURES = (
     Experiment("figure_weights", "Figure 3: weight functions", _once, _weights),
     Experiment("figure_varying_c", "Figure 4: the threshold c and the two terms of the method", _once, _varying_c),
     Experiment("figure_outliers", "Figure 5: asymmetric and focused outliers", _once, _outliers),
-    Experiment("figure_flash_crash", "Figure 7: the flash crash of 23 April 2013", _once, _flash_crash),
+    Experiment(
+        "figure_flash_crash",
+        "Figure 7: the flash crash of 23 April 2013",
+        _once,
+        _flash_crash,
+        data_of=_flash_crash_data,
+    ),
     Experiment("figure_prior_mean", "Appendix: the choice of prior mean", _once, _prior_mean),
 )

@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -30,10 +30,13 @@ from threadpoolctl import threadpool_limits
 
 from rcgp.experiments.records import Config, Record, RecordFile, key_of
 
-__all__ = ["Experiment", "Failure", "Options", "Progress", "code_state", "run_experiment"]
+__all__ = ["Experiment", "Failure", "Options", "Progress", "code_state", "configs_of", "run_experiment", "runs_to_make"]
 
 #: So many processes may die one after the other, with no run finished between, before an experiment is given up.
 _MOST_DEATHS = 5
+
+#: Seconds after which it is told how far an experiment is, although no run has ended.
+_TICK = 5.0
 
 #: Told the number of finished runs and of all runs.
 Progress = Callable[[int, int], None]
@@ -47,11 +50,17 @@ class Options:
         protocol: ``"paper"``, the text of the paper, or ``"published"``, the authors' experiment.
         splits: repetitions of each configuration.
         quick: a small part of everything, to see that it works.
+        methods: only the runs of these methods, where each run is of one; ``None`` is all.
     """
 
     protocol: str = "paper"
     splits: int = 50
     quick: bool = False
+    methods: tuple[str, ...] | None = None
+
+
+def _no_data(config: Config) -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ class Experiment:
         configs: all runs for given options; each a dictionary of plain values.
         run: makes one of them and gives its values, also plain.
         most_jobs: at most this many processes at a time, for one that measures time; ``None`` is as many as asked for.
+        data_of: the data set that a run reads, as :func:`rcgp.data.load` calls it; ``None`` where it reads none.
     """
 
     name: str
@@ -71,6 +81,7 @@ class Experiment:
     configs: Callable[[Options], Sequence[Config]]
     run: Callable[[Config], dict[str, Any]]
     most_jobs: int | None = None
+    data_of: Callable[[Config], str | None] = _no_data
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,7 @@ def run_experiment(
     jobs: int = 1,
     progress: Progress | None = None,
     redo: str | None = None,
+    without: Collection[str] = (),
 ) -> tuple[list[Record], list[Failure], list[str]]:
     """Make every run that has no record yet, or make recorded ones again.
 
@@ -96,10 +108,11 @@ def run_experiment(
         options: how much of it.
         folder: where ``NAME.jsonl`` is.
         jobs: processes, each with one thread.
-        progress: told after each run.
+        progress: told after each run, and every few seconds while none ends.
         redo: a method, or ``"all"``. Whatever the options say, its recorded runs are made again and nothing else: those
             of other code than this, so that a redo that was interrupted goes on; if there are none, all of them. The
             old records stay in the file, but of two the newer counts.
+        without: data sets that cannot be had: runs that read one of them are not begun and are no failures.
 
     Returns:
         The records of the configurations asked for, old and new; the runs that failed, which stay without a new
@@ -112,30 +125,56 @@ def run_experiment(
     with file.locked() as notices:
         notices += file.set_aside()
         known = {record.key: record for record in file}
-        if redo is None:
-            wanted = list(experiment.configs(options))
-            missing = [config for config in wanted if key_of(config) not in known]
-        else:
-            chosen = [record for record in known.values() if redo in ("all", record.config.get("method"))]
-            other = [record for record in chosen if record.code != code_state()]
-            wanted = missing = [record.config for record in other or chosen]
+        wanted, missing = _wanted(experiment, options, known, redo)
+        left_out = {key_of(config) for config in missing if experiment.data_of(config) in without}
+        wanted = [config for config in wanted if key_of(config) not in left_out]
+        missing = [config for config in missing if key_of(config) not in left_out]
         done, failures = len(wanted) - len(missing), []
         if progress is not None:
             progress(done, len(wanted))
         for outcome in _outcomes(experiment, missing, min(jobs, experiment.most_jobs or jobs)):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
-            else:
+            elif outcome is not None:
                 file.append(outcome)
                 known[outcome.key] = outcome
-            done += 1
+            done += outcome is not None
             if progress is not None:
                 progress(done, len(wanted))
     return [known[key_of(config)] for config in wanted if key_of(config) in known], failures, notices
 
 
-def _outcomes(experiment: Experiment, configs: Sequence[Config], jobs: int) -> Iterator[Record | Failure]:
-    """What comes of each run, as it comes. Runs whose process dies are failures, and the others go on in new processes.
+def configs_of(experiment: Experiment, options: Options) -> list[Config]:
+    """All runs for given options. Where a run is not of one method, the choice of methods changes nothing."""
+    configs = experiment.configs(options)
+    if options.methods is None:
+        return list(configs)
+    return [config for config in configs if "method" not in config or config["method"] in options.methods]
+
+
+def runs_to_make(experiment: Experiment, options: Options, folder: Path, redo: str | None = None) -> list[Config]:
+    """What :func:`run_experiment` would run now. Writes nothing."""
+    known = {record.key: record for record in RecordFile(folder / f"{experiment.name}.jsonl")}
+    return _wanted(experiment, options, known, redo)[1]
+
+
+def _wanted(
+    experiment: Experiment, options: Options, known: Mapping[str, Record], redo: str | None
+) -> tuple[list[Config], list[Config]]:
+    """The configurations asked for, and those of them that are to be run."""
+    if redo is None:
+        wanted = configs_of(experiment, options)
+        return wanted, [config for config in wanted if key_of(config) not in known]
+    chosen = [record for record in known.values() if redo in ("all", record.config.get("method"))]
+    other = [record for record in chosen if record.code != code_state()]
+    configs = [record.config for record in other or chosen]
+    return configs, configs
+
+
+def _outcomes(experiment: Experiment, configs: Sequence[Config], jobs: int) -> Iterator[Record | Failure | None]:
+    """What comes of each run, as it comes, and None now and then while nothing comes.
+
+    Runs whose process dies are failures, and the others go on in new processes.
 
     This ends: each death uses up the runs that were under way, and after several without a finished run between them no
     more are begun.
@@ -147,7 +186,7 @@ def _outcomes(experiment: Experiment, configs: Sequence[Config], jobs: int) -> I
                 deaths += 1
                 yield from (Failure(config, "the process died; out of memory?") for config in outcome.configs)
             else:
-                deaths = 0
+                deaths = 0 if outcome is not None else deaths
                 yield outcome
     yield from (Failure(config, f"not tried, after {deaths} processes died one after the other") for config in waiting)
 
@@ -159,7 +198,9 @@ class _Died:
     configs: list[Config]
 
 
-def _outcomes_of_pool(experiment: Experiment, waiting: deque[Config], jobs: int) -> Iterator[Record | Failure | _Died]:
+def _outcomes_of_pool(
+    experiment: Experiment, waiting: deque[Config], jobs: int
+) -> Iterator[Record | Failure | _Died | None]:
     """Take runs from those that wait until none is left or a process dies, which is then the last outcome."""
     # Started anew and not forked, since a fork inherits the state of torch's threads.
     context = multiprocessing.get_context("spawn")
@@ -173,7 +214,10 @@ def _outcomes_of_pool(experiment: Experiment, waiting: deque[Config], jobs: int)
                 with _interrupts_held():
                     future = pool.submit(_run_one, experiment, waiting[0])
                 pending[future] = waiting.popleft()
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+            ended = wait(pending, timeout=_TICK, return_when=FIRST_COMPLETED).done
+            if not ended:
+                yield None
+            for future in ended:
                 outcome = future.result()
                 del pending[future]
                 yield outcome

@@ -7,7 +7,7 @@ import importlib.util
 import statistics
 from typing import Any
 
-from rcgp.data import Problem, prepare
+from rcgp.data import Problem, prepare, protocol_data
 from rcgp.experiments.methods import run_method
 from rcgp.experiments.paper_values import CONTAMINATIONS, DATA
 from rcgp.experiments.records import Config
@@ -41,6 +41,12 @@ def _accuracy_configs(options: Options, methods: tuple[str, ...], contaminations
 
 def _problem(config: Config) -> Problem:
     return prepare(config["data"], config["contamination"], config["protocol"], config["index"])
+
+
+def _data_of(config: Config) -> str | None:
+    """The data set of a run; None for a configuration that is none of ours."""
+    data = config.get("data")
+    return protocol_data(data, config.get("protocol", "")) if data in DATA else None
 
 
 def _accuracy(config: Config) -> dict[str, Any]:
@@ -87,19 +93,27 @@ def _times(config: Config) -> dict[str, Any]:
     """Seconds of a fit by each method, and its ratio to the GP's.
 
     The median of three fits each, made in three rounds of all methods; which one goes first rotates with the index of
-    the repetition. Methods that take more than ten times as long as the GP are fitted once.
+    the repetition. Methods that take more than ten times as long as the GP are fitted once. A method has converged if
+    all of its fits have.
     """
     problem = _problem(config)
     run_method("gp", problem)  # warm: imports, caches of memory
     first = config["index"] % len(_METHODS_2)
     measured: dict[str, list[float]] = {method: [] for method in _METHODS_2}
+    converged = dict.fromkeys(_METHODS_2, True)
     for _ in range(_FITS):
         for method in _METHODS_2[first:] + _METHODS_2[:first]:
             times = measured[method]
             if not times or times[0] <= _SLOW * measured["gp"][0]:
-                times.append(run_method(method, problem).seconds)
+                outcome = run_method(method, problem)
+                times.append(outcome.seconds)
+                converged[method] = converged[method] and outcome.converged
     seconds = {method: statistics.median(times) for method, times in measured.items()}
-    return {"seconds": seconds, "ratio": {method: value / seconds["gp"] for method, value in seconds.items()}}
+    return {
+        "seconds": seconds,
+        "ratio": {method: value / seconds["gp"] for method, value in seconds.items()},
+        "converged": converged,
+    }
 
 
 TABLE_1 = Experiment(
@@ -107,6 +121,7 @@ TABLE_1 = Experiment(
     f"Table 1: accuracy with and without outliers (RRP: the first {_RRP_SPLITS} repetitions)",
     _table_1_configs,
     _accuracy,
+    data_of=_data_of,
 )
 TABLE_2 = Experiment(
     "table2",
@@ -114,7 +129,12 @@ TABLE_2 = Experiment(
     _table_2_configs,
     _times,
     most_jobs=1,
+    data_of=_data_of,
 )
 TABLE_C_LOO = Experiment(
-    "table_c_loo", "Appendix: the threshold c by leave-one-out or by its rule", _table_c_loo_configs, _accuracy
+    "table_c_loo",
+    "Appendix: the threshold c by leave-one-out or by its rule",
+    _table_c_loo_configs,
+    _accuracy,
+    data_of=_data_of,
 )

@@ -69,14 +69,16 @@ class Table:
         body = []
         for row in self.rows:
             if len(row) == 1:
-                body.append(f'<tr><th class="group" colspan="{len(self.head)}">{escape(row[0])}</th></tr>')
+                body.append(f'<tr><th class="group" colspan="{len(self.head)}"><span>{escape(row[0])}</span></th></tr>')
             else:
                 cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
                 body.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
+        # The table alone scrolls where it is too wide, also by keyboard; its title and note stay in view.
         return (
-            f"<section><h{level}>{escape(self.title)}</h{level}><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{''.join(body)}</tbody></table>{note}</section>"
+            f"<section><h{level}>{escape(self.title)}</h{level}>"
+            f'<div class="wide" role="region" tabindex="0" aria-label="{escape(self.title)}">'
+            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>{note}</section>"
         )
 
 
@@ -150,15 +152,21 @@ def _over(what: str, counts: Collection[int]) -> str:
 
 def _convergence(records: Sequence[Record], methods: Sequence[str]) -> str:
     """How many fits of each method did not converge, as a sentence; empty where the records do not say."""
-    told = [record for record in records if isinstance(record.values.get("converged"), bool)]
-    parts = []
-    for method in methods:
-        fits = [record.values["converged"] for record in told if record.config["method"] == method]
-        if not all(fits):
-            parts.append(f"{TITLES[method]} {fits.count(False)} of {len(fits)}")
+    told = {method: [fit for record in records for fit in _fits(record, method)] for method in methods}
+    parts = [f"{TITLES[method]} {fits.count(False)} of {len(fits)}" for method, fits in told.items() if not all(fits)]
     if parts:
         return f" Fits that did not converge: {', '.join(parts)}."
-    return " All fits converged." if told else ""
+    return " All fits converged." if any(told.values()) else ""
+
+
+def _fits(record: Record, method: str) -> list[bool]:
+    """Whether the fit of a method in this record converged; empty where the record is of another or does not say."""
+    found = record.values.get("converged")
+    if isinstance(found, dict):  # a run of several methods
+        found = found.get(method)
+    elif record.config.get("method") != method:
+        return []
+    return [found] if isinstance(found, bool) else []
 
 
 def _states_of_code(records: Sequence[Record], methods: Sequence[str]) -> str:
@@ -232,15 +240,16 @@ def time_tables(records: Sequence[Record]) -> tuple[list[Table], list[str]]:
         counts = Counter((record.config["contamination"], record.config["data"]) for record in chosen)
         note = _over("Median", counts.values()) + ", all methods one after the other in one process with one thread"
         states = len({record.code for record in chosen})
-        changed = f" The code changed between the runs; its states: {states}." if states > 1 else ""
+        below = _convergence(chosen, methods)
+        below += f" The code changed between the runs; its states: {states}." if states > 1 else ""
         seconds = _time_rows(chosen, methods, _seconds)
-        tables.append(Table(f"Seconds of a fit, protocol “{protocol}”", head, seconds, f"{note}.{changed}"))
+        tables.append(Table(f"Seconds of a fit, protocol “{protocol}”", head, seconds, f"{note}.{below}"))
         tables.append(
             Table(
                 f"Time of a fit over the GP's, protocol “{protocol}”",
                 head,
                 _time_rows(chosen, methods, _ratio),
-                f"{note}; behind a slash the ratio of the paper's means.{changed}",
+                f"{note}; behind a slash the ratio of the paper's means.{below}",
             )
         )
     return tables, notices

@@ -1,4 +1,7 @@
-"""The paper's figures drawn from records, in the paper's layout and colours: GP green, RCGP blue."""
+"""The paper's figures drawn from records, in the paper's layout and colours: GP green, RCGP blue.
+
+At the size at which a journal prints them, one or two columns wide: no letter is smaller than 8 points there.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,20 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from rcgp.experiments import Record
 
 __all__ = ["DRAWINGS", "draw_figure"]
 
-_GP, _RCGP, _SE, _BROWN, _POINTS = "#4daf4a", "#377eb8", "#ff7f00", "#a65628", "#777777"
+_GP, _RCGP, _SE, _BROWN, _POINTS, _OUTLIER = "#4daf4a", "#377eb8", "#ff7f00", "#a65628", "#777777", "#e41a1c"
+
+#: Inches: the text of two columns.
+_WIDE = 7.0
+_SMALL = 8.0
 
 Values = dict[str, Any]
 
@@ -34,16 +43,14 @@ def draw_figure(record: Record, folder: Path) -> list[Path]:
 
 def _synthetic(values: Values) -> Figure:
     """Figure 1: both models and the truth."""
-    figure = Figure(figsize=(6.5, 3.0), layout="constrained")
+    figure = Figure(figsize=(_WIDE, 4.2), layout="constrained")
     axis = figure.subplots()
     _points(axis, values)
     axis.plot(values["truth_x"], values["truth"], color="black", linestyle="--", linewidth=0.8, label="truth")
     _band(axis, values["grid"], values["gp"], _GP, "GP")
     _band(axis, values["grid"], values["rcgp"], _RCGP, "RCGP")
-    truth = np.array(values["truth"])
-    # A range that shows the function: the farthest outliers are outside.
-    axis.set(xlabel="x", ylabel="y", ylim=(truth.min() - 3.0, truth.max() + 3.0))
-    _legend_above(figure, axis)
+    axis.set(xlabel="x", ylabel="y", xlim=_span(values["grid"]))
+    _legend_above(figure, axis, bands=True)
     return figure
 
 
@@ -54,7 +61,11 @@ def _influence(values: Values) -> Figure:
     axis.plot(values["shift"], values["gp"], color=_GP, label="GP")
     axis.plot(values["shift"], values["rcgp"], color=_RCGP, label="RCGP")
     # The GP's grows as a parabola and leaves the picture.
-    axis.set(xlabel="observation moved by", ylabel="influence", ylim=(0, 4.0 * max(values["rcgp"]) or 1.0))
+    axis.set(
+        xlabel="observation moved by (units of y)",
+        ylabel="influence (KL divergence, nats)",
+        ylim=(0, 4.0 * max(values["rcgp"]) or 1.0),
+    )
     axis.legend(frameon=False)
     return figure
 
@@ -65,32 +76,39 @@ def _weights(values: Values) -> Figure:
     axis = figure.subplots()
     axis.plot(values["residual"], values["imq"], color=_RCGP, label="IMQ")
     axis.plot(values["residual"], values["se"], color=_SE, label="SE")
-    for side in (-1, 1):
-        axis.axvline(side * values["c"], color="black", linestyle="--", linewidth=0.8)
+    for side, label in ((-1, None), (1, f"±c = ±{values['c']:g}")):
+        axis.axvline(side * values["c"], color="black", linestyle="--", linewidth=0.8, label=label)
     axis.set(xlabel="y − m(x)", ylabel="weight", ylim=(0, 1.05))
     axis.legend(frameon=False)
     return figure
 
 
 def _varying_c(values: Values) -> Figure:
-    """Figure 4: a panel for each variant of the method, darker for a larger ε."""
-    figure = Figure(figsize=(10.0, 3.0), layout="constrained")
+    """Figure 4: a panel for each variant of the method, a colour for each ε.
+
+    Curves that coincide lie one on the other as ever thinner lines, so that each is seen. The range is that of the
+    curves; outliers beyond it are arrows at the edge.
+    """
+    figure = Figure(figsize=(_WIDE, 3.8), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True)
-    shades = np.linspace(0.25, 0.95, len(values["epsilon"]))
+    count = len(values["epsilon"])
+    colours = colormaps["plasma"](np.linspace(0.9, 0.0, count))
+    widths = np.linspace(3.2, 0.8, count)
+    low, high = _range_of([curve for panel in values["panels"] for curve in panel["curves"]])
     for axis, panel in zip(axes, values["panels"], strict=True):
-        axis.scatter(values["x"], values["y"], s=4, color=_POINTS, linewidths=0, label="observation")
-        for epsilon, curve, shade in zip(values["epsilon"], panel["curves"], shades, strict=True):
-            axis.plot(values["grid"], curve, color=(0.1, 0.3, 0.6, shade), linewidth=1.0, label=f"ε = {epsilon:g}")
+        _points(axis, values, (low, high))
+        for epsilon, curve, colour, width in zip(values["epsilon"], panel["curves"], colours, widths, strict=True):
+            axis.plot(values["grid"], curve, color=colour, linewidth=width, zorder=0.5, label=f"ε = {epsilon:g}")
         axis.set_title(panel["name"], fontsize=10)
-        axis.set(xlabel="x")
-    axes[0].set(ylabel="y", ylim=_middle(values["y"]))
-    _legend_above(figure, axes[0])
+        axis.set(xlabel="x", xlim=_span(values["grid"]))
+    axes[0].set(ylabel="y", ylim=(low, high))
+    _legend_above(figure, axes[0], columns=3)
     return figure
 
 
 def _outliers(values: Values) -> Figure:
     """Figure 5: a panel for each regime."""
-    figure = Figure(figsize=(7.0, 2.8), layout="constrained")
+    figure = Figure(figsize=(_WIDE, 2.8), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for axis, name in zip(axes, ("asymmetric", "focused"), strict=True):
         _points(axis, values[name])
@@ -103,44 +121,55 @@ def _outliers(values: Values) -> Figure:
 
 def _flash_crash(values: Values) -> Figure:
     """Figure 7: both models above, the weights of RCGP below."""
-    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    figure = Figure(figsize=(_WIDE, 4.4), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     hours = np.array(values["minute"]) / 60.0
-    top.scatter(hours, values["price"], s=5, color=_POINTS, linewidths=0, label="observation")
+    top.scatter(hours, values["price"], s=8, color=_POINTS, linewidths=0, label="observation")
     _band(top, hours, values["gp"], _GP, "GP")
     _band(top, hours, values["rcgp"], _RCGP, "RCGP")
-    top.set(ylabel="DJIA")
-    top.legend(frameon=False)
+    top.set(ylabel="DJIA (points)")
     bottom.plot(hours, values["weight"], color=_RCGP, linewidth=1.0)
-    bottom.set(xlabel="hour of 23 April 2013", ylabel="weight", ylim=(0, 1.05))
+    bottom.set(xlabel="time of day on 23 April 2013 (hours)", ylabel="weight", ylim=(0, 1.05))
+    _legend_above(figure, top, bands=True)
     return figure
 
 
 def _prior_mean(values: Values) -> Figure:
     """Appendix: both prior means, and the polynomial itself."""
-    figure = Figure(figsize=(5.5, 3.0), layout="constrained")
+    figure = Figure(figsize=(_WIDE, 3.6), layout="constrained")
     axis = figure.subplots()
     _points(axis, values)
     axis.plot(values["x"], values["truth"], color="black", linestyle="--", linewidth=0.8, label="truth")
-    _band(axis, values["x"], values["zero"], _RCGP, "prior mean zero")
-    _band(axis, values["x"], values["polynomial"], _BROWN, "polynomial prior mean")
-    axis.plot(values["x"], values["prior"], color=_BROWN, linestyle=":", linewidth=0.8, label="polynomial")
+    _band(axis, values["x"], values["zero"], _RCGP, "RCGP, prior mean zero")
+    _band(axis, values["x"], values["polynomial"], _BROWN, "RCGP, polynomial prior mean")
+    axis.plot(values["x"], values["prior"], color=_BROWN, linestyle=":", linewidth=0.8, label="the polynomial")
     axis.set(xlabel="x", ylabel="y")
-    _legend_above(figure, axis, columns=3)
+    _legend_above(figure, axis, columns=4, bands=True)
     return figure
 
 
-def _points(axis: Axes, values: Values) -> None:
-    """The data, outliers as crosses."""
+def _points(axis: Axes, values: Values, view: tuple[float, float] = (-np.inf, np.inf)) -> None:
+    """The data, outliers as crosses; those above or below the view as arrows at its edge."""
     x, y, outlier = (np.array(values[key]) for key in ("x", "y", "outlier"))
     axis.scatter(x[~outlier], y[~outlier], s=6, color=_POINTS, linewidths=0, label="observation")
-    axis.scatter(x[outlier], y[outlier], s=14, marker="x", color="#e41a1c", linewidths=0.8, label="outlier")
+    above, below = outlier & (y > view[1]), outlier & (y < view[0])
+    inside = outlier & ~above & ~below
+    axis.scatter(x[inside], y[inside], s=14, marker="x", color=_OUTLIER, linewidths=0.8, label="outlier")
+    for beyond, marker, edge, label in ((above, "^", 0.98, "outlier beyond the axis"), (below, "v", 0.02, None)):
+        if beyond.any():
+            height = np.full(beyond.sum(), edge)
+            place = axis.get_xaxis_transform()  # x in data, y as a share of the axis
+            axis.scatter(
+                x[beyond], height, s=14, marker=marker, color=_OUTLIER, linewidths=0, transform=place, label=label
+            )
 
 
-def _legend_above(figure: Figure, axis: Axes, columns: int = 7) -> None:
+def _legend_above(figure: Figure, axis: Axes, columns: int = 6, bands: bool = False) -> None:
     """What the series of one panel are, above all panels, where it covers no data."""
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
+    if bands:
+        handles, labels = [*handles, Patch(color=_POINTS, alpha=0.3, linewidth=0)], [*labels, "95 % interval of f"]
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=_SMALL)
 
 
 def _band(axis: Axes, x: Any, curve: Values, colour: str, label: str) -> None:
@@ -150,10 +179,17 @@ def _band(axis: Axes, x: Any, curve: Values, colour: str, label: str) -> None:
     axis.fill_between(x, mean - 1.96 * std, mean + 1.96 * std, color=colour, alpha=0.2, linewidth=0)
 
 
-def _middle(y: list[float]) -> tuple[float, float]:
-    """A range that shows the function and not all outliers."""
-    low, high = np.quantile(y, [0.06, 0.94])
-    return low - 1.0, high + 1.0
+def _span(grid: list[float]) -> tuple[float, float]:
+    """All of a grid, and a little on both sides for points at its ends."""
+    margin = 0.02 * (grid[-1] - grid[0])
+    return grid[0] - margin, grid[-1] + margin
+
+
+def _range_of(curves: Any) -> tuple[float, float]:
+    """All of the curves, and a little above and below."""
+    low, high = float(np.min(curves)), float(np.max(curves))
+    margin = 0.1 * (high - low)
+    return low - margin, high + margin
 
 
 #: What draws each figure from the values of its record.

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from rcgp.experiments import EXPERIMENTS, Options, Record
 from rcgp.experiments.records import key_of
-from rcgp.report.comparison import tables_of
+from rcgp.report.comparison import Table, tables_of
 from rcgp.report.paper_figures import DRAWINGS, draw_figure
 from rcgp.saving import write_whole
 
@@ -20,17 +20,24 @@ __all__ = ["origin_of", "render", "write_page"]
 
 T = TypeVar("T")
 
+#: What comes of values that are not what they should be: missing, of another kind or of another length.
+_ODD = (LookupError, TypeError, ValueError)
+
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 88rem; padding: 0 1rem; color: #1c2230;
   background: #fff }
-h1 { margin-bottom: 0 } h2 { margin: 2.5rem 0 .5rem; font-size: 1.3rem } section { overflow-x: auto }
+h1 { margin-bottom: 0; font-size: clamp(1.4rem, 4vw, 2rem); line-height: 1.25 }
+h2 { margin: 2.5rem 0 .5rem; font-size: 1.3rem; line-height: 1.3 }
+.wide { overflow-x: auto } code span { white-space: nowrap }
 h3 { margin: 1.5rem 0 .5rem; font-size: 1.05rem }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem }
+table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; font-size: .85rem }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid #dde; text-align: right; white-space: nowrap }
-th:first-child { text-align: left } th.group { background: #f3f5f9 } img { max-width: 100%; height: auto }
-p { color: #556 } figure { margin: 0 }
+th:first-child { text-align: left; position: sticky; left: 0; background: #fff }
+th.group:first-child { background: #f3f5f9 } th.group span { position: sticky; left: .7rem }
+p { color: #556 } figure { margin: 0 } img { height: auto }
 @media (prefers-color-scheme: dark) {
-  body { background: #14171f; color: #e6e9f0 } th, td { border-color: #333a48 } th.group { background: #1f2530 }
+  body, th:first-child { background: #14171f; color: #e6e9f0 } th, td { border-color: #333a48 }
+  th.group:first-child { background: #1f2530 }
   p { color: #a8b0c0 } img { background: #fff; border-radius: 6px }
 }
 """
@@ -42,7 +49,7 @@ def render(experiment: str, records: Sequence[Record], folder: Path) -> tuple[li
         return [], []
     if experiment in DRAWINGS:
         return _drawn(experiment, records, folder)
-    tables, notices = tables_of(experiment, records)
+    tables, notices = _tabled(experiment, records)
     title, origin = EXPERIMENTS[experiment].title, origin_of(experiment, records)
     markdown = f"## {title}\n\n{origin}\n\n" + "\n".join(table.markdown() for table in tables)
     html = _page(title, _paragraph(origin) + "".join(table.html() for table in tables))
@@ -62,12 +69,9 @@ def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[P
         title = escape(EXPERIMENTS[name].title)
         if name in DRAWINGS:
             paths, told = _drawn(name, found, folder)
-            pictures = [base64.b64encode(path.read_bytes()).decode() for path in paths if path.suffix == ".png"]
-            content = "".join(
-                f'<figure><img alt="{title}" src="data:image/png;base64,{data}"></figure>' for data in pictures
-            )
+            content = "".join(_picture(title, path.read_bytes()) for path in paths if path.suffix == ".png")
         else:
-            tables, told = tables_of(name, found)
+            tables, told = _tabled(name, found)
             content = "".join(table.html(level=3) for table in tables)
         notices += told
         parts.append(f"<section><h2>{title}</h2>{_paragraph(origin_of(name, found))}{content}</section>")
@@ -82,9 +86,28 @@ def _drawn(experiment: str, records: Sequence[Record], folder: Path) -> tuple[li
     record = replace(records[-1], experiment=experiment)
     try:
         return draw_figure(record, folder), []
-    except (KeyError, TypeError, ValueError) as error:
+    except _ODD as error:
         reason = f"{type(error).__name__}: {error}"
         return [], [f"{experiment}: its record cannot be drawn ({reason}); --redo all makes it again"]
+
+
+def _picture(title: str, png: bytes) -> str:
+    """A figure inside the page. On a narrow one it scrolls where its letters would become too small to read."""
+    least = 0.5 * int.from_bytes(png[16:20], "big")  # the width of the picture, in its header
+    return (
+        f'<figure class="wide" role="region" tabindex="0" aria-label="{title}">'
+        f'<img alt="{title}" style="max-width: max(100%, {least:.0f}px)" '
+        f'src="data:image/png;base64,{base64.b64encode(png).decode()}"></figure>'
+    )
+
+
+def _tabled(experiment: str, records: Sequence[Record]) -> tuple[list[Table], list[str]]:
+    """The tables of an experiment and notices; no table, and a notice, where a record holds values of another kind."""
+    try:
+        return tables_of(experiment, records)
+    except _ODD as error:
+        reason = f"{type(error).__name__}: {error}"
+        return [], [f"{experiment}: its records make no table ({reason}); --redo all makes them again"]
 
 
 def origin_of(experiment: str, records: Sequence[Record]) -> str:
@@ -107,8 +130,13 @@ def origin_of(experiment: str, records: Sequence[Record]) -> str:
 
 def _paragraph(text: str) -> str:
     """As HTML, escaped, with what stands between backquotes as code."""
-    marked = re.sub("`([^`]*)`", r"<code>\1</code>", escape(text))
+    marked = re.sub("`([^`]*)`", lambda found: f"<code>{_unbroken(found[1])}</code>", escape(text))
     return f"<p>{marked}</p>"
+
+
+def _unbroken(command: str) -> str:
+    """A command that a narrow page breaks between words only, and not after the hyphens of an option."""
+    return " ".join(f"<span>{word}</span>" for word in command.split(" "))
 
 
 def _commands(experiment: str, records: Sequence[Record]) -> list[str]:

@@ -177,7 +177,10 @@ def _listing(rows: Rows, X: pd.DataFrame) -> Section:
         words = f"The {listed} most surprising of {counted(flagged, 'flagged row')}."
     if X.shape[1] > MOST_COLUMNS:
         words += f" The first {MOST_COLUMNS} of {X.shape[1]} features are shown."
-    words += " Most surprising first; press a column's name to sort by it, and again to reverse."
+    words += (
+        " The score is the residual in standard deviations. Most surprising first; press a column's name to sort by "
+        "it, and again to reverse."
+    )
     heading = "Suspicious rows" if flagged else "Most surprising rows"
     return Section("rows", heading, words, table=row_table(rows, X))
 

@@ -46,7 +46,7 @@ class Regressor(Protocol):
     Attributes:
         n_features_in_: number ``d`` of features.
         weights_: ``n`` weights, 1 for full trust.
-        outlier_scores_: ``n`` residuals from what all other rows predict, in robust standard deviations.
+        outlier_scores_: ``n`` residuals from what all other rows predict, in standard deviations.
         outliers_: ``n`` flags.
         loo_mean_: ``n`` predictions of each observation from all others.
         loo_std_: ``n`` standard deviations of those, noise included.
@@ -81,7 +81,7 @@ class Rows:
         std: standard deviation of that prediction, noise included.
         weight: 1 for full trust.
         flagged: whether the model takes the row for an outlier.
-        score: the residual in robust standard deviations, on which the flag goes.
+        score: the residual in standard deviations, on which the flag goes.
     """
 
     label: tuple[object, ...]

@@ -25,17 +25,17 @@ def row_table(rows: Rows, X: pd.DataFrame) -> str:
         ("observed", rows.observed[listed]),
         ("expected", rows.expected[listed]),
         ("residual", rows.residual[listed]),
-        ("robust sd", rows.score[listed]),
+        ("score", rows.score[listed]),
         ("weight", rows.weight[listed]),
     ]
     inputs = [(str(name), features[name].to_numpy(dtype=np.float64)) for name in features.columns]
     heads = ["row", *(name for name, _ in columns), "flagged", *(name for name, _ in inputs)]
-    head = "".join(_sortable_head(name, i, sorted_by=name == "robust sd") for i, name in enumerate(heads))
+    head = "".join(_sortable_head(name, i, sorted_by=name == "score") for i, name in enumerate(heads))
     body = []
     for place, i in enumerate(listed):
         cells = [_label_cell(rows.label[i])]
         # Deviations are sorted by their size: those in either direction are suspicious.
-        cells += [_number_cell(v[place], abs(v[place]) if name == "robust sd" else v[place]) for name, v in columns]
+        cells += [_number_cell(v[place], abs(v[place]) if name == "score" else v[place]) for name, v in columns]
         cells.append(f"<td>{'yes' if rows.flagged[i] else 'no'}</td>")
         cells += [_number_cell(values[place], values[place]) for _, values in inputs]
         kind = ' class="flagged"' if rows.flagged[i] else ""
