@@ -114,3 +114,44 @@ def gaussian_kl(mean0, cov0, mean1, cov1):
     """KL( N(mean0, cov0) ‖ N(mean1, cov1) )."""
     P, d = inv(cov1), mean1 - mean0
     return 0.5 * (np.trace(P @ cov0) - len(d) + d @ P @ d + slogdet(cov1)[1] - slogdet(cov0)[1])
+
+
+def sparse_predict(K_uu, K_u, K_u_star, k_star, m_star, y, m, w, slope, noise):
+    """μ̃ and the diagonal of Σ̃ of the RCSVGP posterior (errata 5 and 6); K_u is m x n, K_u_star m x q."""
+    R, m_w = noise_and_shrinkage(w, slope, m, noise)
+    P_inv = inv(K_uu + K_u @ inv(R) @ K_u.T)
+    mean = m_star + K_u_star.T @ P_inv @ K_u @ inv(R) @ (y - m_w)
+    seen = np.einsum("ij,ij->j", K_u_star, (inv(K_uu) - P_inv) @ K_u_star)
+    return mean, k_star - seen
+
+
+def sparse_leave_one_out_by_refits(K_uu, K_u, k, y, m, w, slope, noise):
+    """Mean and variance of y_i predicted by the sparse model without row i, by n refits."""
+    n = len(y)
+    mean, variance = np.empty(n), np.empty(n)
+    for i in range(n):
+        o = np.arange(n) != i
+        mean[i], variance[i] = (
+            value[0]
+            for value in sparse_predict(
+                K_uu, K_u[:, o], K_u[:, [i]], k[[i]], m[[i]], y[o], m[o], w[o], slope[o], noise
+            )
+        )
+    return mean, variance + noise
+
+
+def sparse_bound(K_uu, K_u, k, e, w, slope, noise):
+    """The paper's bound with errata 2 to 4: that of log ∫ p(f) exp(−n L(f)) df, for residuals e and prior mean zero."""
+    R, m_w = noise_and_shrinkage(w, slope, np.zeros_like(e), noise)
+    R_inv, w_tilde2 = inv(R), 2 * w**2 / noise
+    nu, Q = R_inv @ (e - m_w), K_uu + K_u @ R_inv @ K_u.T
+    C = e @ R_inv @ e - 2 * np.sum(w_tilde2 + e * w_tilde2 * slope)
+    trace = np.sum(R_inv.diagonal() * (k - np.einsum("ij,ij->j", K_u, inv(K_uu) @ K_u)))
+    determinants = slogdet(K_uu)[1] - slogdet(Q)[1]
+    return 0.5 * nu @ K_u.T @ inv(Q) @ K_u @ nu + 0.5 * determinants - 0.5 * C - 0.5 * trace
+
+
+def titsias_bound(K_uu, K_u, k, e, noise):
+    """log N(e; 0, Q + σ²I) − ½ tr(K − Q)/σ², Q = K_uᵀ K_uu⁻¹ K_u (Titsias 2009)."""
+    Q = K_u.T @ inv(K_uu) @ K_u
+    return log_marginal(Q, e, 0.0, noise) - 0.5 * np.sum(k - Q.diagonal()) / noise

@@ -15,7 +15,7 @@ model.posterior(test_X)
 
 from typing import TYPE_CHECKING, Any
 
-from rcgp.models import RCGP, posterior_influence
+from rcgp.models import RCGP, SparseRCGP, posterior_influence
 from rcgp.training import AdaptiveReport, FitError, FitReport, fit, fit_adaptive
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "FitReport",
     "RCGPRegressor",
     "SavedModelError",
+    "SparseRCGP",
     "__version__",
     "fit",
     "fit_adaptive",

@@ -2,5 +2,6 @@
 
 from rcgp.models.exact import RCGP, TrainingTerms
 from rcgp.models.influence import posterior_influence
+from rcgp.models.sparse import SparseRCGP
 
-__all__ = ["RCGP", "TrainingTerms", "posterior_influence"]
+__all__ = ["RCGP", "SparseRCGP", "TrainingTerms", "posterior_influence"]

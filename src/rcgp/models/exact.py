@@ -16,6 +16,7 @@ from torch import Tensor
 from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
+from rcgp.core.sparse import SparsePosterior
 from rcgp.models.constraints import above
 from rcgp.models.defaults import NOISE_FLOOR, default_kernel, robust_scales, robust_spread
 from rcgp.models.kernel_matrix import kernel_matrix
@@ -196,9 +197,13 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         with torch.no_grad():
             model = self.in_float64()
             terms = model.training_terms()
-            latent = leave_one_out(model.kernel_matrix(), terms.pseudo)
+            latent = model.latent_leave_one_out(terms)
             mean, variance = latent.mean + (model.train_y - terms.residual), latent.variance + terms.row_noise
             return LeaveOneOut(mean.to(self.train_y), variance.to(self.train_y))
+
+    def latent_leave_one_out(self, terms: TrainingTerms) -> LeaveOneOut:
+        """Leave-one-out moments of f(x_i), relative to the prior mean, each ``n``; differentiable. Cost O(n³)."""
+        return leave_one_out(self.kernel_matrix(), terms.pseudo)
 
     def in_float64(self) -> RCGP:
         """This model, or a copy of it in double precision if it is in single.
@@ -263,13 +268,13 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         with torch.inference_mode(False), torch.no_grad():
             prior = (*self.mean.parameters(), *self.mean.buffers(), *self.kernel.parameters(), *self.kernel.buffers())
             # Values are compared, not version counters: GPyTorch's setters write through .data, unseen by those.
-            tensors = [*self._conditioned_on(), self.train_X, *prior]
+            tensors = [*self._conditioned_on(), self.train_X, self._support(), *prior]
             if self._process is not None and _same(self._process[0], modules, self._process[1], tensors):
                 return self._process[2]
             model = self.in_float64()
             exact = model._condition()
             mean, kernel = (copy.deepcopy(module).requires_grad_(False) for module in (model.mean, model.kernel))
-            process = PosteriorProcess(mean, kernel, model.train_X.clone(), exact)
+            process = PosteriorProcess(mean, kernel, model._support().clone(), exact)
             self._process = modules, [tensor.clone() for tensor in tensors], process
         return process
 
@@ -278,7 +283,11 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         pseudo = self.training_terms().pseudo
         return [pseudo.target, pseudo.root_precision]
 
-    def _condition(self) -> ExactPosterior:
+    def _support(self) -> Tensor:
+        """The inputs through which the posterior is seen."""
+        return self.train_X
+
+    def _condition(self) -> ExactPosterior | SparsePosterior:
         """The prior conditioned on the training data. Cost n³/3."""
         return condition(self.kernel_matrix(), self.training_terms().pseudo)
 

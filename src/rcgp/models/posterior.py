@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rcgp.core.exact import ExactPosterior
 from rcgp.core.linalg import cholesky
+from rcgp.core.sparse import SparsePosterior
 from rcgp.models.kernel_matrix import dense_kernel
 
 __all__ = ["PosteriorKernel", "PosteriorNormal", "PosteriorProcess"]
@@ -36,38 +37,38 @@ class PosteriorProcess:
 
     Attributes:
         prior_mean, kernel: copies of the prior's that nobody else changes.
-        train_X: ``n x d`` training inputs.
-        exact: the posterior given those.
+        support: ``n x d`` inputs through which it is seen: those of the training data, or inducing points.
+        given: the posterior given the training data.
     """
 
     prior_mean: gpytorch.means.Mean
     kernel: gpytorch.kernels.Kernel
-    train_X: Tensor
-    exact: ExactPosterior
+    support: Tensor
+    given: ExactPosterior | SparsePosterior
 
     def mean(self, x: Tensor) -> Tensor:
         """Posterior mean of f at ``... x q x d`` inputs: ``... x q``. Cost O(nq)."""
-        return self._in_chunks(x, lambda part: self.prior_mean(part) + self.exact.mean(self._cross(part)))
+        return self._in_chunks(x, lambda part: self.prior_mean(part) + self.given.mean(self._cross(part)))
 
     def variance(self, x: Tensor) -> Tensor:
         """Posterior variance of f at ``... x q x d`` inputs: ``... x q``. Cost n²q, memory O(nq) for a chunk of q."""
-        return self._in_chunks(x, lambda part: self.exact.variance(self._cross(part), self.kernel(part, diag=True)))
+        return self._in_chunks(x, lambda part: self.given.variance(self._cross(part), self.kernel(part, diag=True)))
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Posterior covariance of f between ``... x q x d`` and ``... x p x d`` inputs: ``... x q x p``."""
-        first = x1.to(self.train_X)
-        second = first if x1 is x2 else x2.to(self.train_X)
+        first = x1.to(self.support)
+        second = first if x1 is x2 else x2.to(self.support)
         K1 = self._cross(first)
         K2 = K1 if x1 is x2 else self._cross(second)
-        return self.exact.covariance(K1, K2, dense_kernel(self.kernel, first, second)).to(x1)
+        return self.given.covariance(K1, K2, dense_kernel(self.kernel, first, second)).to(x1)
 
     def _cross(self, x: Tensor) -> Tensor:
-        return dense_kernel(self.kernel, x, self.train_X)
+        return dense_kernel(self.kernel, x, self.support)
 
     def _in_chunks(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of points, ``q x d`` to ``q``, on all of ``... x q x d``, a bounded number at a time."""
-        points = x.reshape(-1, x.shape[-1]).to(self.train_X)
-        rows = max(1, _CHUNK_ENTRIES // self.train_X.shape[0])
+        points = x.reshape(-1, x.shape[-1]).to(self.support)
+        rows = max(1, _CHUNK_ENTRIES // self.support.shape[0])
         values = torch.cat([function(part) for part in torch.split(points, rows)])
         return values.reshape(x.shape[:-1]).to(x)
 

@@ -6,6 +6,7 @@ Behind this edge nothing is checked again.
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any, SupportsFloat
 
 import gpytorch
@@ -16,6 +17,7 @@ from torch import Tensor
 __all__ = [
     "as_real_tensor",
     "check_finite",
+    "check_inducing",
     "check_kernel",
     "check_per_row",
     "check_positive",
@@ -69,6 +71,21 @@ def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
         raise ValueError(f"test_X is on {X.device} but the model on {train_X.device}; move one of them with .to(...)")
     check_finite(X, "test_X")
     return X.to(train_X.dtype)
+
+
+def check_inducing(inducing: Any, train_X: Tensor) -> int | Tensor:
+    """A number of inducing points, at least one, or ``m x d`` points in the type of the inputs; or a ValueError."""
+    if isinstance(inducing, Integral):
+        if int(inducing) < 1:
+            raise ValueError(f"inducing must be at least 1, got {inducing}")
+        return int(inducing)
+    if not isinstance(inducing, Tensor | np.ndarray):
+        raise TypeError(f"inducing must be a number of points or an m x d tensor of them, got {inducing!r}")
+    points, d = as_real_tensor(inducing, "inducing"), train_X.shape[-1]
+    if points.ndim != 2 or points.shape[1] != d or points.shape[0] == 0:
+        raise ValueError(f"inducing must have shape m x {d} like the training inputs, got {tuple(points.shape)}")
+    check_finite(points, "inducing")
+    return points.detach().to(train_X).clone()
 
 
 def check_finite(values: Tensor, name: str, columns: Any = None) -> None:

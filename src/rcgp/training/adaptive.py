@@ -68,8 +68,9 @@ _TWINS = 0.05
 _ROUGH, _HALF, _FINE = 1e-4, 1e-5, 1e-6
 _HALF_ITERATIONS = 18
 
-# Iterations after which a search from the first hyperparameters is given up, if it is not ahead by then.
-_GLANCE = 8
+# Iterations after which a search from shorter lengthscales, and one from the first hyperparameters, is given up if it is
+# not ahead by then.
+_CLOSER, _AFRESH = 8, 4
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ class _Course:
             restore_hyperparameters(self.model, first)
             shorten_lengthscales(self.model, factor)
             start = hyperparameters_of(self.model)
-            glance = self._try("closer", evidence_of(trusted), trusted, _ROUGH, _GLANCE)
+            glance = self._try("closer", evidence_of(trusted), trusted, _ROUGH, _CLOSER)
             if glance is not None and glance.value / int(trusted.sum()) > best:
                 best, found = glance.value / int(trusted.sum()), True
                 self.first, parameters = start, hyperparameters_of(self.model)
@@ -331,7 +332,7 @@ class _Course:
         """
         found = hyperparameters_of(self.model)
         restore_hyperparameters(self.model, self.first)
-        glance = self._try("afresh", objective, trusted, _FINE, _GLANCE)
+        glance = self._try("afresh", objective, trusted, _FINE, _AFRESH)
         if glance is not None and glance.value > last.value:
             return self._search("afresh", objective, trusted, _FINE)
         restore_hyperparameters(self.model, found)

@@ -66,7 +66,7 @@ def leave_out_score_of(rows: Tensor) -> Objective:
 
     def leave_out_score(model: RCGP) -> Tensor:
         terms = model.training_terms()
-        mean, variance = loo.leave_one_out(model.kernel_matrix(), terms.pseudo)
+        mean, variance = model.latent_leave_one_out(terms)
         spread = (variance + terms.row_noise)[rows]
         return loo.log_density((terms.residual[rows] - mean[rows]), spread).sum() + log_prior(model)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models import RCGP
 from rcgp.models.constraints import Between
-from rcgp.models.defaults import robust_spread
+from rcgp.models.defaults import column_scales, robust_spread
 from rcgp.training.objectives import Objective
 
 __all__ = ["TOLERANCE", "Outcome", "Progress", "Search"]
@@ -201,7 +201,11 @@ def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
     robust standard deviation of y − m over the root mean square of ∂m(x_i)/∂θ_j: such a step moves the mean by as much
     as the data scatter. The mean square comes from random signs ε_i: E (Σ_i ε_i ∂m(x_i)/∂θ_j)² = Σ_i (∂m(x_i)/∂θ_j)².
     """
-    scales = [torch.ones_like(parameter) for parameter in parameters]
+    points = getattr(model, "inducing_points", None)  # those of a sparse model have the units of the inputs
+    scales = [
+        column_scales(model.train_X).expand_as(parameter) if parameter is points else torch.ones_like(parameter)
+        for parameter in parameters
+    ]
     own = {id(parameter) for parameter in model.mean.parameters()}
     indices = [i for i, parameter in enumerate(parameters) if id(parameter) in own]
     if not indices:

@@ -1,0 +1,250 @@
+"""The posterior given pseudo-data, through m inducing points: O(nm²) time, and sums over rows.
+
+With K_uu = L Lᵀ between the inducing points and k_i = k_u(x_i) between them and row i, let
+
+    v_i = L⁻¹ k_i,      G = Σ_i v_i v_iᵀ / r_i,      c = Σ_i v_i z_i / r_i,      B = I + G.
+
+The posterior (the paper's RCSVGP, errata 5 and 6) is that of an ordinary GP with covariance q(x, x') = v(x)ᵀ v(x') that
+observes z_i with noise r_i, and the prior variance k − q that the inducing points do not see:
+
+    mean(x) = v(x)ᵀ B⁻¹ c,        var(x) = k(x, x) − v(x)ᵀ v(x) + v(x)ᵀ B⁻¹ v(x).
+
+The paper has P_u = K_uu + Σ k_i k_iᵀ / r_i in place of B. P_u = L B Lᵀ, but its condition number is that of K_uu
+squared times n σ_f²/σ²: with a million rows of little noise, sums of k_i k_iᵀ hold nothing of what matters. The
+eigenvalues of B begin at one. Given L, the statistics (G, c, …) are sums over rows: ``+`` is all the parallelism there
+is.
+
+Leave-one-out follows from the leverage h_i = ν_i / r_i, with μ_i = v_iᵀ B⁻¹ c and ν_i = v_iᵀ B⁻¹ v_i:
+
+    mean_i = (μ_i − h_i z_i) / (1 − h_i),      variance_i = ν_i / (1 − h_i) + k(x_i, x_i) − v_iᵀ v_i.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rcgp.core.linalg import cholesky
+from rcgp.core.loo import LeaveOneOut
+from rcgp.core.pseudo import PseudoData
+
+__all__ = [
+    "Moments",
+    "SparsePosterior",
+    "Statistics",
+    "condition_sparse",
+    "leave_one_out_sparse",
+    "moments",
+    "signal_bound",
+    "statistics",
+    "unseen_variance",
+    "weighted_gram",
+    "whiten",
+]
+
+# Of a symmetric product only the lower part is computed, in so many blocks of rows.
+_BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What is kept of rows: sums, so that those of two sets of rows add up to those of both.
+
+    Attributes:
+        gram: ``m x m`` G = Σ v_i v_iᵀ / r_i.
+        moment: ``m`` c = Σ v_i z_i / r_i.
+        energy: Σ z_i² / r_i.
+        unseen: Σ (k(x_i, x_i) − v_iᵀ v_i) / r_i, the prior variance that the inducing points do not see.
+        log_precision: Σ log r_i^(-1/2).
+        rows: their number.
+    """
+
+    gram: Tensor
+    moment: Tensor
+    energy: Tensor
+    unseen: Tensor
+    log_precision: Tensor
+    rows: int
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(
+            self.gram + other.gram,
+            self.moment + other.moment,
+            self.energy + other.energy,
+            self.unseen + other.unseen,
+            self.log_precision + other.log_precision,
+            self.rows + other.rows,
+        )
+
+
+class Moments(NamedTuple):
+    """Of each of n rows: posterior mean μ and variance ν of its part that the inducing points see, each ``n``."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+@dataclass(frozen=True)
+class SparsePosterior:
+    """Enough to predict anywhere.
+
+    Attributes:
+        L: ``m x m`` Cholesky factor of K_uu.
+        L_B: ``m x m`` Cholesky factor of B = I + G.
+        root: ``m`` L_B⁻¹ c.
+        alpha: ``m`` L⁻ᵀ B⁻¹ c, so that the mean is k_u(x)ᵀ alpha.
+    """
+
+    L: Tensor
+    L_B: Tensor
+    root: Tensor
+    alpha: Tensor
+
+    def mean(self, K_star: Tensor) -> Tensor:
+        """Posterior mean at q points, relative to the prior mean: ``... x q``. Cost O(mq).
+
+        Args:
+            K_star: ``... x q x m`` kernel between the points and the inducing points.
+        """
+        return K_star @ self.alpha
+
+    def variance(self, K_star: Tensor, prior_variance: Tensor) -> Tensor:
+        """Posterior variance at q points, ``... x q``, never below zero. Cost 2m²q.
+
+        Args:
+            K_star: ``... x q x m`` kernel between the points and the inducing points.
+            prior_variance: ``... x q`` kernel of each point with itself.
+        """
+        V, W = self._whitened(K_star)
+        return (prior_variance - V.square().sum(dim=-2)).clamp_min(0.0) + W.square().sum(dim=-2)
+
+    def covariance(self, K_star: Tensor, K_other: Tensor, prior_covariance: Tensor) -> Tensor:
+        """Posterior covariance between q and p points, ``... x q x p``. Cost 2m²(q + p) + 2mqp.
+
+        Args:
+            K_star: ``... x q x m`` kernel between the first points and the inducing points.
+            K_other: ``... x p x m`` the same for the second points.
+            prior_covariance: ``... x q x p`` kernel between the two.
+        """
+        V, W = self._whitened(K_star)
+        V_other, W_other = (V, W) if K_other is K_star else self._whitened(K_other)
+        return prior_covariance - V.mT @ V_other + W.mT @ W_other
+
+    def _whitened(self, K_star: Tensor) -> tuple[Tensor, Tensor]:
+        """L⁻¹ K_starᵀ and L_B⁻¹ L⁻¹ K_starᵀ, each ``... x m x q``."""
+        V = whiten(self.L, K_star.mT)
+        return V, whiten(self.L_B, V)
+
+
+def whiten(L: Tensor, K_uf: Tensor) -> Tensor:
+    """V = L⁻¹ K_uf: columns v_i, ``... x m x n``. Cost m²n."""
+    V: Tensor = torch.linalg.solve_triangular(L, K_uf, upper=False)
+    return V
+
+
+def statistics(V: Tensor, pseudo: PseudoData, prior_variance: Tensor) -> Statistics:
+    """The statistics of rows.
+
+    Args:
+        V: ``m x n`` columns v_i = L⁻¹ k_u(x_i).
+        pseudo: pseudo-data of the n rows.
+        prior_variance: ``n`` kernel of each row with itself.
+
+    Returns:
+        The statistics. Cost about 1.25 m²n; one m x n matrix besides V.
+    """
+    s, z = pseudo.root_precision, pseudo.target
+    scaled = V * s  # m x n
+    return Statistics(
+        gram=_gram(scaled),
+        moment=scaled @ (s * z),
+        energy=(s * z).square().sum(),
+        unseen=(s.square() * unseen_variance(V, prior_variance)).sum(),
+        log_precision=s.log().sum(),
+        rows=V.shape[1],
+    )
+
+
+def condition_sparse(L: Tensor, stats: Statistics) -> SparsePosterior:
+    """The posterior given the statistics of all rows. Cost m³.
+
+    Args:
+        L: ``m x m`` Cholesky factor of K_uu, by which the rows were whitened.
+        stats: their statistics.
+    """
+    L_B = cholesky(stats.gram + torch.eye(L.shape[-1], dtype=L.dtype, device=L.device))
+    root = whiten(L_B, stats.moment.unsqueeze(-1))
+    half = torch.linalg.solve_triangular(L_B.mT, root, upper=True)
+    alpha = torch.linalg.solve_triangular(L.mT, half, upper=True)
+    return SparsePosterior(L, L_B, root.squeeze(-1), alpha.squeeze(-1))
+
+
+def signal_bound(posterior: SparsePosterior, stats: Statistics) -> Tensor:
+    """The bound on ℓ, the part of the evidence that involves the kernel (:mod:`rcgp.core.evidence`). Cost O(m²).
+
+    ℓ ≥ −½ log det B − ½ (Σ z_i²/r_i − cᵀ B⁻¹ c) − ½ Σ (k(x_i, x_i) − v_iᵀ v_i) / r_i       (errata 2 and 3)
+
+    With Σ log s_i − (n/2) log 2π added it is Titsias' bound of the log marginal likelihood of targets z and noises r.
+    """
+    log_det = 2.0 * posterior.L_B.diagonal().log().sum()
+    return -0.5 * (log_det + stats.energy - posterior.root.square().sum() + stats.unseen)
+
+
+def moments(posterior: SparsePosterior, V: Tensor) -> Moments:
+    """μ_i and ν_i of rows that are, or are not, among those conditioned on. Cost m²n.
+
+    Args:
+        posterior: the posterior.
+        V: ``m x n`` columns v_i.
+    """
+    W = whiten(posterior.L_B, V)  # m x n
+    return Moments(posterior.root @ W, W.square().sum(dim=0))
+
+
+def leave_one_out_sparse(moments: Moments, pseudo: PseudoData, unseen: Tensor) -> LeaveOneOut:
+    """Mean and variance of f(x_i) from all other rows, relative to the prior mean. Cost O(n).
+
+    Exact: the same as without row i altogether. A row whose noise grows beyond all bounds has no leverage, and nothing
+    cancels.
+
+    Args:
+        moments: of the n rows, which the posterior is conditioned on.
+        pseudo: their pseudo-data.
+        unseen: ``n`` prior variance k(x_i, x_i) − v_iᵀ v_i that the inducing points do not see.
+    """
+    precision = pseudo.root_precision.square()
+    leverage = moments.variance * precision
+    # Below one by rounding: ν < r in exact arithmetic.
+    left = (1.0 - leverage).clamp_min(torch.finfo(leverage.dtype).eps)
+    mean = (moments.mean - leverage * pseudo.target) / left
+    return LeaveOneOut(mean, moments.variance / left + unseen)
+
+
+def weighted_gram(V: Tensor, weight: Tensor) -> Tensor:
+    """Σ_i weight_i v_i v_iᵀ, ``m x m``, for weights of either sign. Cost about 1.25 m²n."""
+    return _symmetric_product(V * weight, V)
+
+
+def unseen_variance(V: Tensor, prior_variance: Tensor) -> Tensor:
+    """k(x_i, x_i) − v_iᵀ v_i, not below zero: ``n``."""
+    return (prior_variance - V.square().sum(dim=0)).clamp_min(0.0)
+
+
+def _gram(V: Tensor) -> Tensor:
+    return _symmetric_product(V, V)
+
+
+def _symmetric_product(left: Tensor, right: Tensor) -> Tensor:
+    """left · rightᵀ where that is symmetric: blocks up to the diagonal are computed, and mirrored."""
+    m = left.shape[0]
+    size = math.ceil(m / _BLOCKS)
+    product = left.new_empty(m, m)
+    for start in range(0, m, size):
+        rows = slice(start, min(start + size, m))
+        product[rows, : rows.stop] = left[rows] @ right[: rows.stop].mT
+        product[:start, rows] = product[rows, :start].mT
+    return product

@@ -1,0 +1,78 @@
+"""Inducing points: some rows through which a sparse model sees all others."""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import torch
+from torch import Tensor
+
+from rcgp.models.defaults import robust_scales
+from rcgp.models.kernel_matrix import dense_kernel
+
+__all__ = ["SELECTIONS", "choose_inducing"]
+
+#: The rules by which inducing points are chosen.
+SELECTIONS = ("greedy", "kmeans")
+
+# Rows among which they are chosen: a random sample of this many where there are more.
+_CANDIDATES = 20_000
+
+# Share of the prior variance below which a row adds nothing that the others do not know: there the choice ends, and the
+# matrix between the chosen ones is as well conditioned as its inverse.
+_NOTHING_NEW = 1e-8
+
+
+def choose_inducing(
+    kernel: gpytorch.kernels.Kernel, X: Tensor, count: int, selection: str = "greedy", seed: int = 0
+) -> Tensor:
+    """Choose inducing points among the rows of X.
+
+    ``"greedy"`` takes, one after the other, the row whose prior variance given those taken before is largest: a pivoted
+    Cholesky factorisation of the kernel matrix, of which only the chosen rows are ever computed. It ends early where
+    all others are known to a share of 1e-8. ``"kmeans"`` draws rows by k-means++, far from each other in units of the
+    columns' scales, and does not look at the kernel.
+
+    Args:
+        kernel: the kernel at its present hyperparameters.
+        X: ``n x d`` inputs.
+        count: number of points, at most n.
+        selection: ``"greedy"`` or ``"kmeans"``.
+        seed: of the sample of 20 000 rows among which they are chosen if there are more, and of k-means++.
+
+    Returns:
+        ``m x d`` points, m ≤ count. Cost O(min(n, 20 000) m²) and one such matrix of m columns.
+    """
+    if selection not in SELECTIONS:
+        raise ValueError(f"selection must be one of {', '.join(map(repr, SELECTIONS))}, got {selection!r}")
+    random = np.random.default_rng(seed)
+    if X.shape[0] > _CANDIDATES:
+        X = X[torch.from_numpy(np.sort(random.choice(X.shape[0], _CANDIDATES, replace=False))).to(X.device)]
+    count = min(count, X.shape[0])
+    if selection == "greedy":
+        return X[_greedy(kernel, X, count)].clone()
+    from sklearn.cluster import kmeans_plusplus  # which takes a second to import
+
+    scaled = ((X - X.median(dim=0).values) / robust_scales(X)).cpu().numpy()
+    _, rows = kmeans_plusplus(scaled, count, random_state=int(random.integers(2**31 - 1)))
+    return X[torch.from_numpy(np.unique(rows)).to(X.device)].clone()
+
+
+def _greedy(kernel: gpytorch.kernels.Kernel, X: Tensor, count: int) -> Tensor:
+    """Row numbers by the pivots of the Cholesky factor of the kernel matrix."""
+    with torch.no_grad():
+        left: Tensor = kernel(X, diag=True).clone()  # n, the variance that is not yet explained
+        enough = _NOTHING_NEW * left
+        factor = X.new_empty(count, X.shape[0])  # count x n
+        chosen: list[int] = []
+        for k in range(count):
+            row = int(left.argmax())
+            if not bool(left[row] > enough[row]):
+                break
+            column = dense_kernel(kernel, X[row : row + 1], X)[0]
+            column -= factor[:k, row] @ factor[:k]
+            factor[k] = column / left[row].sqrt()
+            left = (left - factor[k].square()).clamp_min_(0.0)
+            left[row] = 0.0
+            chosen.append(row)
+    return torch.tensor(chosen, device=X.device)

@@ -1,0 +1,115 @@
+"""The robust conjugate GP through inducing points: for more rows than an n x n matrix can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rcgp.core.loo import LeaveOneOut
+from rcgp.core.sparse import SparsePosterior, condition_sparse, leave_one_out_sparse
+from rcgp.models.exact import RCGP, TrainingTerms
+from rcgp.models.inducing import choose_inducing
+from rcgp.models.sparse_rows import Rows, signal_bound_of, sparse_moments
+from rcgp.models.validation import check_inducing
+
+__all__ = ["SparseRCGP"]
+
+
+class SparseRCGP(RCGP):
+    """Robust and conjugate GP regression with m inducing points: O(nm²) instead of O(n³), the paper's RCSVGP.
+
+    The function is seen through its values at m points u. With k_i = k(u, x_i), pseudo-targets z and pseudo-noises r::
+
+        P = K_uu + Σ k_i k_iᵀ / r_i
+        f(x*) | data ~ N( m* + k*ᵀ P⁻¹ Σ k_i z_i / r_i,   k** − k*ᵀ K_uu⁻¹ k* + k*ᵀ P⁻¹ k* )
+
+    With every row an inducing point it is :class:`RCGP`. Everything else is as there: :func:`rcgp.fit` chooses the
+    hyperparameters, by ``"loo"`` or by ``"elbo"``, the paper's bound.
+
+    Args:
+        train_X: ``n x d`` inputs.
+        train_y: ``n`` observations.
+        inducing: how many inducing points to choose among the rows, or ``m x d`` points.
+        selection: ``"greedy"``, the rows that are least known from those before, or ``"kmeans"``; see
+            :func:`rcgp.models.inducing.choose_inducing`.
+        train_inducing: fit the points along with the hyperparameters.
+        **options: ``kernel``, ``mean``, ``weight``, ``noise`` and ``sample_weight`` of :class:`RCGP`.
+
+    Raises:
+        ValueError: as :class:`RCGP`; and for inducing points of another dimension, NaN or infinite.
+
+    Example:
+        >>> X = torch.linspace(0, 6, 2000, dtype=torch.float64).unsqueeze(-1)
+        >>> y = torch.sin(X.squeeze(-1))
+        >>> model = SparseRCGP(X, y, inducing=20)
+        >>> model.inducing_points.shape
+        torch.Size([20, 1])
+    """
+
+    inducing_points: Tensor
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_y: Tensor,
+        *,
+        inducing: int | Tensor = 500,
+        selection: str = "greedy",
+        train_inducing: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(train_X, train_y, **options)
+        inducing = check_inducing(inducing, self.train_X)
+        if not isinstance(inducing, Tensor):
+            inducing = choose_inducing(self.kernel, self.train_X, inducing, selection)
+        if train_inducing:
+            self.register_parameter("inducing_points", torch.nn.Parameter(inducing))
+        else:
+            self.register_buffer("inducing_points", inducing)
+
+    def choose_inducing(self, count: int | None = None, selection: str = "greedy", seed: int = 0) -> None:
+        """Choose the inducing points anew, by the kernel at its present hyperparameters.
+
+        Args:
+            count: how many; as many as there are if ``None``.
+            selection, seed: see :func:`rcgp.models.inducing.choose_inducing`.
+        """
+        count = self.inducing_points.shape[0] if count is None else count
+        chosen = choose_inducing(self.kernel, self.train_X, int(check_inducing(count, self.train_X)), selection, seed)
+        if isinstance(self.inducing_points, torch.nn.Parameter):
+            self.inducing_points = torch.nn.Parameter(chosen, requires_grad=self.inducing_points.requires_grad)
+        else:
+            self.inducing_points = chosen
+
+    def rows(self) -> Rows:
+        """The training inputs seen through the inducing points, at the present hyperparameters. Cost m³/3."""
+        return Rows(self.kernel, self.train_X, self.inducing_points)
+
+    def latent_leave_one_out(self, terms: TrainingTerms) -> LeaveOneOut:
+        """Leave-one-out moments of f(x_i), relative to the prior mean; differentiable. Cost O(nm²)."""
+        found, unseen = sparse_moments(self.rows(), terms.pseudo)
+        return leave_one_out_sparse(found, terms.pseudo, unseen)
+
+    def signal_bound(self, terms: TrainingTerms) -> Tensor:
+        """The bound on the part of the evidence that involves the kernel; differentiable. Cost O(nm²)."""
+        return signal_bound_of(self.rows(), terms.pseudo)
+
+    def kernel_matrix(self) -> Tensor:
+        """Refused: what asks for it wants an exact model."""
+        raise TypeError("a sparse model has no n x n kernel matrix: this is for RCGP, the exact model")
+
+    def hyperparameters(self) -> dict[str, Tensor]:
+        """As :meth:`RCGP.hyperparameters`; the inducing points are none."""
+        values = super().hyperparameters()
+        values.pop("inducing_points", None)
+        return values
+
+    def _support(self) -> Tensor:
+        return self.inducing_points.detach()
+
+    def _condition(self) -> SparsePosterior:
+        """The prior conditioned on the training data. Cost O(nm²)."""
+        rows = self.rows()
+        return condition_sparse(rows.L, rows.statistics(self.training_terms().pseudo))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rcgp import SparseRCGP
+from rcgp.models import inducing
+from rcgp.models.defaults import default_kernel
+from rcgp.models.inducing import choose_inducing
+from rcgp.models.kernel_matrix import dense_kernel
+
+
+def inputs(n=80, d=2, seed=0):
+    return torch.tensor(np.random.default_rng(seed).uniform(0, 3, (n, d)))
+
+
+def kernel(d=2):
+    return default_kernel(torch.full((d,), 0.4, dtype=torch.float64), 1.5)
+
+
+def unseen(k, X, Z):
+    """Prior variance of each row given the values at Z, by dense algebra."""
+    with torch.no_grad():
+        K_uf = dense_kernel(k, Z, X)
+        return k(X, diag=True) - (K_uf * torch.linalg.solve(dense_kernel(k, Z, Z), K_uf)).sum(0)
+
+
+def test_greedy_takes_the_row_that_is_least_known_each_time():
+    k, X = kernel(), inputs()
+    Z = choose_inducing(k, X, 12)
+    for count in range(1, 12):
+        left = unseen(k, X, Z[:count])
+        assert torch.equal(X[left.argmax()], Z[count])
+
+
+def test_greedy_explains_more_than_the_first_rows():
+    k, X = kernel(), inputs(300)
+    assert unseen(k, X, choose_inducing(k, X, 30)).sum() < 0.5 * unseen(k, X, X[:30]).sum()
+
+
+def test_greedy_ends_where_all_is_known():
+    k, X = kernel(), inputs(20).repeat(3, 1)
+    Z = choose_inducing(k, X, 60)
+    assert len(Z) <= 20
+    assert float(unseen(k, X, Z).max()) < 1e-6
+
+
+@pytest.mark.parametrize("selection", ["greedy", "kmeans"])
+def test_points_are_distinct_rows_and_the_same_each_time(selection):
+    k, X = kernel(), inputs(200)
+    Z = choose_inducing(k, X, 25, selection)
+    assert len(torch.unique(Z, dim=0)) == len(Z) == 25
+    assert bool((Z[:, None] == X[None]).all(-1).any(1).all())
+    assert torch.equal(choose_inducing(k, X, 25, selection), Z)
+
+
+def test_kmeans_does_not_depend_on_units():
+    X = inputs(200)
+    units = torch.tensor([1000.0, 0.01], dtype=torch.float64)
+    scaled = choose_inducing(kernel(), X * units, 25, "kmeans") / units
+    torch.testing.assert_close(scaled, choose_inducing(kernel(), X, 25, "kmeans"))
+
+
+def test_no_more_points_than_rows():
+    assert len(choose_inducing(kernel(), inputs(7), 500)) == 7
+
+
+def test_of_many_rows_a_sample_is_looked_at(monkeypatch):
+    monkeypatch.setattr(inducing, "_CANDIDATES", 50)
+    X = inputs(1000)
+    Z = choose_inducing(kernel(), X, 50, seed=1)
+    assert bool((Z[:, None] == X[None]).all(-1).any(1).all())
+    assert not torch.equal(choose_inducing(kernel(), X, 50, seed=2), Z)
+
+
+def test_an_unknown_selection_is_refused():
+    with pytest.raises(ValueError, match="selection must be one of 'greedy', 'kmeans', got 'random'"):
+        choose_inducing(kernel(), inputs(), 5, "random")
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_model_chooses_anew_by_its_present_kernel(trained):
+    X = inputs(300)
+    model = SparseRCGP(X, X.sum(1), inducing=20, train_inducing=trained)
+    before = model.inducing_points.detach().clone()
+    model.kernel.base_kernel.lengthscale = torch.tensor([0.1, 10.0])
+    model.choose_inducing()
+    after = model.inducing_points.detach()
+    assert after.shape == before.shape
+    assert not torch.equal(after, before)
+    assert isinstance(model.inducing_points, torch.nn.Parameter) == trained
+    assert model.inducing_points.requires_grad == trained
+    model.choose_inducing(7, "kmeans")
+    assert len(model.inducing_points) == 7
