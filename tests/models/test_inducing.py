@@ -36,7 +36,7 @@ def test_greedy_takes_the_row_that_is_least_known_each_time():
 
 def test_greedy_explains_more_than_the_first_rows():
     k, X = kernel(), inputs(300)
-    assert unseen(k, X, choose_inducing(k, X, 30)).sum() < 0.5 * unseen(k, X, X[:30]).sum()
+    assert unseen(k, X, choose_inducing(k, X, 30)).max() < 0.5 * unseen(k, X, X[:30]).max()
 
 
 def test_greedy_ends_where_all_is_known():

@@ -9,7 +9,7 @@ import torch
 
 import reference
 from problems import WEIGHTS, gpytorch_gp, make_data, make_twin, set_hyperparameters
-from rcgp import RCGP
+from rcgp import RCGP, SparseRCGP
 from rcgp.core.loo import log_density
 from rcgp.training import objectives
 from rcgp.weights import (
@@ -46,10 +46,11 @@ TRAINABLE = {
 }
 
 
-def full_model(weight, seed=0):
+def full_model(weight, seed=0, objective="loo"):
     """A model in which kernel, mean, noise and, where it can, the weight all have something to fit."""
     X, y = (torch.tensor(a) for a in make_data(13, seed=seed))
-    model = RCGP(X, y, weight=TRAINABLE[weight](), mean=gpytorch.means.LinearMean(2), noise=0.1)
+    options = {"weight": TRAINABLE[weight](), "mean": gpytorch.means.LinearMean(2), "noise": 0.1}
+    model = SparseRCGP(X, y, inducing=X[:6], **options) if objective == "elbo" else RCGP(X, y, **options)
     set_hyperparameters(model)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -90,7 +91,7 @@ def test_gradient_of_the_loo_objective_equals_autograd_in_every_hyperparameter(w
     ],
 )
 def test_gradient_of_every_objective_equals_central_differences(name, weight):
-    model = full_model(weight)
+    model = full_model(weight, objective=name)
     function = objectives.OBJECTIVES[name]
     parameters = list(model.parameters())
     gradients = torch.autograd.grad(function(model), parameters)
@@ -161,7 +162,8 @@ def test_priors_enter_every_objective(name):
         kernel = gpytorch.kernels.ScaleKernel(
             gpytorch.kernels.RBFKernel(ard_num_dims=2, lengthscale_prior=prior if with_priors else None)
         )
-        model = RCGP(X, y, kernel=kernel, weight=Constant(), noise=0.2)
+        options = {"kernel": kernel, "weight": Constant(), "noise": 0.2}
+        model = SparseRCGP(X, y, inducing=5, **options) if name == "elbo" else RCGP(X, y, **options)
         if with_priors:
             model.register_prior("noise_prior", gpytorch.priors.GammaPrior(2.0, 3.0), "noise")
         values.append(objectives.OBJECTIVES[name](model).item())
