@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
@@ -20,3 +23,16 @@ def _one_thread_and_seed():
 def rng():
     """Seeded generator for torch."""
     return torch.Generator().manual_seed(20240722)
+
+
+@pytest.fixture(scope="session")
+def data_home():
+    """The folder of data files; where there is none the test is skipped, but never in continuous integration."""
+    named = os.environ.get("RCGP_DATA_HOME")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not (folder / "boston.csv").is_file():
+        reason = f"no data files in {folder.name!r}: name their folder in RCGP_DATA_HOME"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return folder

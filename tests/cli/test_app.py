@@ -168,7 +168,7 @@ def test_options_reach_the_model(houses, tmp_path):
     assert rcgp.load(model).objective == "marginal"
     assert rcgp_command(*command, "--centre", "prior") == 0
     unsaid = rcgp.load(model)
-    assert (unsaid.centre, unsaid.weight, unsaid.epsilon, unsaid.n_restarts) == ("prior", None, 0.05, 0)
+    assert (unsaid.centre, unsaid.weight, unsaid.epsilon, unsaid.n_restarts) == ("prior", None, None, 0)
     assert rcgp_command(*command) == 0
     assert rcgp.load(model).centre == "adaptive"
 

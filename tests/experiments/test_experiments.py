@@ -52,7 +52,6 @@ def test_relevance_pursuit_is_in_table_1_twice_where_botorch_is_and_never_quick(
     assert pursued(quick=True) == []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert pursued(splits=20) == []
-    assert "RRP: the first 2 repetitions" in EXPERIMENTS["table1"].title
 
 
 def test_the_papers_tables_are_complete():

@@ -20,7 +20,7 @@ def spoilt(tensor, index, value):
 
 
 BAD = {
-    "nan in X": (spoilt(X, (3, 1), torch.nan), Y, r"train_X contains NaN in row 3, column 1 \(1 bad rows"),
+    "nan in X": (spoilt(X, (3, 1), torch.nan), Y, r"train_X contains NaN in row 3, column 1 \(1 bad row in all"),
     "inf in X": (spoilt(X, (2, 0), torch.inf), Y, "train_X contains inf in row 2, column 0"),
     "nan in y": (X, spoilt(Y, 4, torch.nan), "train_y contains NaN in row 4"),
     "minus inf in y": (X, spoilt(Y, 1, -torch.inf), "train_y contains -inf in row 1"),

@@ -50,8 +50,23 @@ def test_a_table_has_our_numbers_and_the_papers():
     assert tables[1].rows[1][1] == "0.600 (0.200)"
     assert tables[0].note == (
         "Mean and standard deviation over 3 repetitions; behind a slash the paper's mean, and the difference in "
-        "standard errors."
+        "standard errors: of our mean, of the paper's over its 50 repetitions, and of the rounding to two digits; "
+        "the best of each row in bold."
     )
+
+
+def test_the_best_of_each_row_is_bold_and_ties_all_are():
+    records = accuracy_records()
+    better = [changed(r, values={"mae": 0.1}) if r.config["method"] == "rcgp" else r for r in records]
+    mae, rmse, _, coverage, _ = accuracy_tables(better)[0]
+    assert mae.best == [(1, 2)]
+    assert rmse.best == [(1, 1), (1, 2)]  # the same
+    assert coverage.best == []
+    assert "| **0.100 (0.000) / 0.29" in mae.markdown()
+    assert "| 0.300 (0.100)" in mae.markdown()
+    assert "<td><strong>0.100 (0.000)" in mae.html()
+    alone = [record for record in records if record.config["method"] == "gp"]
+    assert accuracy_tables(alone)[0][0].best == []
 
 
 def changed(record, config=None, values=None, **fields):
@@ -72,7 +87,7 @@ def test_a_single_run_has_no_deviation_and_no_standard_errors():
     mae, rmse, *_ = accuracy_tables(accuracy_records([0.2]))[0]
     assert mae.rows[1] == ["yacht", "0.200 / 0.36", "0.200 / 0.29"]
     assert rmse.rows[1] == ["yacht", "0.400", "0.400"]
-    assert mae.note == "One run in each cell; behind a slash the paper's mean."
+    assert mae.note == "One run in each cell; behind a slash the paper's mean; the best of each row in bold."
 
 
 def test_values_that_are_not_finite_are_counted_and_spoil_no_table():
@@ -116,12 +131,12 @@ def test_fits_behind_times_that_did_not_converge_are_counted_by_method():
 def test_code_that_changed_between_the_runs_of_a_method_is_told_of():
     records = [replace(record, code=f"{record.config['index']}") for record in accuracy_records()]
     tables, _ = accuracy_tables(records)
-    assert all("The code changed between the runs; its states: GP 3, RCGP 3." in table.note for table in tables)
+    assert all("changed between the runs of a method (its states: GP 3, RCGP 3)." in table.note for table in tables)
     by_method = [replace(record, code=record.config["method"]) for record in records]
     assert "code" not in accuracy_tables(by_method)[0][0].note
     times = {"seconds": {"gp": 1.0}, "ratio": {"gp": 1.0}}
     tables, _ = time_tables([changed(record, {"method": None}, times) for record in records])
-    assert "its states: 3." in tables[0].note
+    assert "(its states: 3)." in tables[0].note
 
 
 WHOLE = {"data": "yacht", "contamination": "uniform", "method": "gp", "protocol": "paper", "index": 9}
@@ -213,8 +228,8 @@ def test_tables_escape_what_html_would_take_for_markup():
 def test_records_become_files(tmp_path):
     (markdown, html), notices = render("table1", accuracy_records(), tmp_path)
     assert notices == []
-    assert "| yacht | 0.300 (0.100)" in markdown.read_text()
-    assert "<td>0.300 (0.100)" in html.read_text()
+    assert "| yacht | **0.300 (0.100)" in markdown.read_text()
+    assert "<td><strong>0.300 (0.100)" in html.read_text()
     assert render("table1", [], tmp_path) == ([], [])
 
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from rcgp import RCGP, FitError, fit
+from rcgp.data import prepare
 from rcgp.models.constraints import Between
 from rcgp.training import AdaptiveReport, Parts, fit_adaptive
 from rcgp.training.adaptive import _Course
+from rcgp.training.neighbours import Neighbours
 from rcgp.training.rows import evidence_of, leave_out_score_of
 from rcgp.weights import Constant, InverseMultiquadric, Plateau
 
@@ -462,7 +464,6 @@ def test_the_report_tells_what_was_done():
     assert report.settled
     assert "still changed" not in str(report)
     assert "still changed" in str(replace(report, settled=False))
-    assert report.tail.threshold >= 3.0
     assert 30 < report.contested <= 65
     assert report.hyperparameters == model.listed_hyperparameters()
     assert report.converged
@@ -471,7 +472,9 @@ def test_the_report_tells_what_was_done():
     assert text.count("rows trusted") == len(names)
     assert f"{report.contested} rows contested each other" in text
     assert "residuals are normal" in text or "degrees of freedom" in text
-    assert f"beyond {report.tail.threshold:.3g} standard deviations" in text
+    assert f"beyond {report.reach:.3g} standard deviations" in text
+    spread = model.leave_one_out().variance.sqrt()
+    assert report.reach == pytest.approx((model.weight.threshold / spread).median().item())
     assert f"variances times {report.calibration:.3g}" in text
 
 
@@ -588,6 +591,38 @@ def test_an_attempt_that_fails_changes_nothing(name, monkeypatch):
     model, _ = adapted(X, y, Parts(calibration=False))
     assert tried
     assert same(snapshot(model), snapshot(expected))
+
+
+def test_neighbours_that_lead_to_something_worse_are_forgotten(monkeypatch):
+    X, y, _ = contaminated(share=0.2)
+    expected, _ = adapted(X, y, Parts(neighbours=False, calibration=False))
+    nonsense = Neighbours(y[torch.randperm(len(y), generator=torch.Generator().manual_seed(0))], 1e-3)
+    monkeypatch.setattr("rcgp.training.adaptive.ask_neighbours", lambda X, y: nonsense)
+    model, report = adapted(X, y, Parts(calibration=False))
+    assert "neighbours" in [step.name for step in report.rounds]
+    assert same(snapshot(model), snapshot(expected))
+    assert report.settled
+
+
+def test_at_least_half_of_the_rows_are_trusted():
+    X, y = sine(9)
+    course = _Course(RCGP(X, y), Parts(), 10, lambda *told: None)
+    residual = torch.arange(9.0, dtype=torch.float64)
+    assert course._within(residual, 0.5).tolist() == [True] * 5 + [False] * 4
+    assert course._within(residual, 6.5).tolist() == [True] * 7 + [False] * 2
+
+
+def test_a_cluster_that_predicts_itself_does_not_win_as_everyone(monkeypatch, data_home):
+    problem = prepare("yacht", "focused", "paper", 8, home=data_home)
+    X, y, x = (torch.from_numpy(part) for part in (problem.train_X, problem.train_y, problem.test_X))
+
+    def mean_error():
+        model = adapted(X, y, Parts(calibration=False))[0]
+        return float((model.posterior(x).mean - torch.from_numpy(problem.test_y)).abs().mean())
+
+    assert mean_error() < 0.05
+    monkeypatch.setattr("rcgp.training.adaptive._FOREIGN", math.inf)
+    assert mean_error() > 0.1
 
 
 def test_without_the_tail_the_threshold_is_three():

@@ -4,9 +4,11 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import LinearKernel, RBFKernel
 
 from rcgp import RCGP, FitError
 from rcgp.models.constraints import Between
+from rcgp.models.defaults import in_units
 from rcgp.training import fit_adaptive
 from rcgp.training.calibration import _halves, excess_variance, scale_variance
 from rcgp.weights import Constant, InverseMultiquadric
@@ -149,6 +151,27 @@ def test_halves_are_halves_of_the_trusted_rows():
     assert abs(model.train_X[first].mean() - model.train_X[second].mean()) < 4.0
 
 
+def test_rows_at_one_place_stay_together():
+    X = torch.arange(20.0, dtype=torch.float64).repeat_interleave(3)[:, None]
+    model = RCGP(X, torch.randn(60, dtype=torch.float64))
+    trusted = torch.ones(60, dtype=torch.bool)
+    trusted[4] = False
+    first, second = _halves(model, trusted)
+    assert bool(((first | second) == trusted).all())
+    assert not bool((first & second).any())
+    for place in range(20):
+        rows = trusted.clone()
+        rows[: 3 * place] = rows[3 * place + 3 :] = False
+        assert len(first[rows].unique()) == 1
+    assert 20 < int(first.sum()) < 40
+
+
+def test_rows_that_are_all_at_one_place_are_halved():
+    model = RCGP(torch.zeros(30, 1, dtype=torch.float64), torch.randn(30, dtype=torch.float64))
+    first, second = _halves(model, torch.ones(30, dtype=torch.bool))
+    assert int(first.sum()) == int(second.sum()) == 15
+
+
 @pytest.mark.parametrize("unit", [1.0, 1000.0, 0.3048])
 def test_halves_do_not_depend_on_the_order_of_rows_or_on_units(unit):
     random = np.random.default_rng(0)
@@ -234,6 +257,17 @@ def test_an_output_scale_that_is_fixed_stays():
     assert scale_variance(model, 4.0) == 1.0
     assert model.kernel.outputscale.item() == pytest.approx(1.0)
     assert model.noise.item() == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize("kernel", [RBFKernel(), RBFKernel() + LinearKernel()])
+def test_a_scale_of_units_is_no_scale_that_was_fixed(kernel):
+    model = draw(n=30)
+    model.kernel = in_units(kernel, 3.0)
+    x = torch.linspace(0, 12, 7, dtype=torch.float64)[:, None]
+    before = model.posterior(x).variance.detach()
+    assert scale_variance(model, 4.0) == pytest.approx(4.0)
+    assert model.kernel.base_kernel.outputscale.item() == pytest.approx(3.0)
+    np.testing.assert_allclose(model.posterior(x).variance.detach().numpy(), 4.0 * before.numpy(), rtol=1e-9)
 
 
 def test_of_nested_output_scales_the_one_that_is_fitted_grows():

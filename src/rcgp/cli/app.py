@@ -280,7 +280,7 @@ def _options(
         missing=missing.value,
         centre=centre.value,
         weight=None if weight is None else weight.value,
-        epsilon=0.05 if epsilon is None else epsilon,
+        epsilon=epsilon,
         mean=mean.value,
         restarts=restarts or 0,
         fit_rows=fit_rows,

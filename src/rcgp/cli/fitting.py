@@ -35,7 +35,7 @@ class Options:
     missing: Missing
     centre: str
     weight: str | None
-    epsilon: float
+    epsilon: float | None
     mean: str
     restarts: int
     fit_rows: int

@@ -25,7 +25,7 @@ from rcgp.experiments import (
     run_experiment,
     runs_to_make,
 )
-from rcgp.experiments.records import Config
+from rcgp.experiments.records import Config, hold_folder
 from rcgp.experiments.runner import Progress as Report
 from rcgp.report.reproduction import render, write_page
 
@@ -101,7 +101,10 @@ def reproduce(
         if methods:
             options = replace(options, methods=_known_methods(methods, names, options))
         _tell(_ignored(names, options, given), console)
-    complete = _run_and_render(names, options, folder, jobs, console, redo)
+    if redo is not None:
+        _check_redo(names, folder, redo)
+    with hold_folder(folder):
+        complete = _run_and_render(names, options, folder, jobs, console, redo)
     page = _page_of_all(folder, console) if name == "all" else None
     if not complete:
         if page is not None:
@@ -115,9 +118,6 @@ def _run_and_render(
     names: Sequence[str], options: Options, folder: Path, jobs: int, console: Console, redo: str | None
 ) -> bool:
     """Run and render experiments. Returns whether all could be done; what could not is listed, also at an interrupt."""
-    if redo is not None:
-        _check_redo(names, folder, redo)
-    folder.mkdir(parents=True, exist_ok=True)  # now: without it, every experiment would fail in its turn
     lacking, left_out = _missing_data(names, options, folder, redo)
     for said in dict.fromkeys(lacking.values()):
         _say(f"missing data: {said}", console)

@@ -19,7 +19,7 @@ from rcgp.estimator.outliers import flagged, outlier_scores
 from rcgp.estimator.parameters import Recipe
 from rcgp.models import RCGP
 from rcgp.models.constraints import Between, above
-from rcgp.models.defaults import add_weak_priors, default_kernel, robust_spread
+from rcgp.models.defaults import add_weak_priors, default_kernel, in_units, robust_spread
 from rcgp.models.means import build_mean
 from rcgp.training import AdaptiveReport, FitError, FitReport, centre_on, fit, fit_adaptive
 from rcgp.weights import Plateau, WeightFunction
@@ -65,6 +65,13 @@ def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, rand
             report = _choose(how, model, random)
         except FitError as error:  # which knows the rows of the model only
             raise FitError(error.reason, row=int(used.nonzero()[sample[error.row]])) from error
+        if isinstance(report, AdaptiveReport) and not report.settled:
+            warnings.warn(
+                "which rows are trusted still changed in the last round of the fit: look at weights_ before you rely "
+                "on outliers_",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
         if not report.converged:
             warnings.warn(
                 f"the fit did not converge in {report.iterations} iterations: {report.message}",
@@ -75,7 +82,7 @@ def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, rand
         _take_all_rows(model, how, X_used, y_used, precision, report)
         if report is not None:
             report = replace(report, hyperparameters=model.listed_hyperparameters())
-    return _diagnosed(model, report, X, y, used)
+    return _diagnosed(model, report, X, y, used, len(sample))
 
 
 def _choose(how: Recipe, model: RCGP, random: np.random.RandomState) -> FitReport:
@@ -102,20 +109,12 @@ def build_model(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> 
     if how.normalize and how.kernel is not None:
         with torch.no_grad():
             unit = robust_spread(model.residual()) ** 2
-        model.kernel = _scaled(model.kernel, unit)
+        model.kernel = in_units(model.kernel, unit)
     if noise is not None:
         _set_noise(model, noise.scaled(unit))
     if how.kernel is None and how.priors == "weak":
         add_weak_priors(model)
     return model
-
-
-def _scaled(kernel: gpytorch.kernels.Kernel, factor: float) -> gpytorch.kernels.Kernel:
-    """The kernel times a number that is not fitted."""
-    scaled = gpytorch.kernels.ScaleKernel(kernel, outputscale_constraint=above(0.0)).double()
-    scaled.outputscale = torch.tensor(factor, dtype=torch.float64)
-    scaled.raw_outputscale.requires_grad_(False)
-    return scaled
 
 
 def _set_noise(model: RCGP, noise: Noise) -> None:
@@ -139,11 +138,14 @@ def _take_all_rows(
     if not isinstance(how.mean, gpytorch.means.Mean):
         model.mean = build_mean(how.mean, X, y).to(X)
     if isinstance(report, AdaptiveReport):
-        centre_on(model, expected.mean, expected.stddev, report.tail.threshold)
+        centre_on(model, expected.mean, expected.stddev, report.reach)
 
 
-def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used: Tensor) -> Output:
-    """Weights and leave-one-out predictions of the rows in the model, their counterparts for those left out."""
+def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used: Tensor, fitted: int) -> Output:
+    """Weights and leave-one-out predictions of the rows in the model, their counterparts for those left out.
+
+    How far out a row is flagged depends on how many rows the noise was fitted to.
+    """
     weights, mean, variance = torch.empty_like(y), torch.empty_like(y), torch.empty_like(y)
     loo = model.leave_one_out()
     weights[used], mean[used], variance[used] = model.weights(), loo.mean, loo.variance
@@ -155,14 +157,14 @@ def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used
             residual = y[left_out] - model.mean(X[left_out])
             if isinstance(report, AdaptiveReport):
                 centre = prediction.mean - model.mean(X[left_out])
-                weight: WeightFunction = Plateau(centre, report.tail.threshold * prediction.stddev)
+                weight: WeightFunction = Plateau(centre, report.reach * prediction.stddev)
             else:
                 weight = model.weight.frozen(model.residual())
             weights[left_out] = weight(residual, X[left_out], model.noise).clamp_min(torch.finfo(y.dtype).tiny)
     std = variance.sqrt()
     adaptive = isinstance(report, AdaptiveReport)
     scores = outlier_scores(y, mean, std, used, adaptive)
-    return Output(model, report, weights, mean, std, scores, flagged(scores, weights, adaptive, int(used.sum())))
+    return Output(model, report, weights, mean, std, scores, flagged(scores, weights, adaptive, fitted))
 
 
 def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:

@@ -48,7 +48,8 @@ def recipe(estimator: Any) -> Recipe:
     _one_of(estimator.priors, ("weak", None), "priors")
     objective = estimator.objective
     if not callable(objective):
-        _one_of(objective, (*OBJECTIVES, None), "objective", "or a function")
+        exact = tuple(name for name in OBJECTIVES if name != "elbo")  # that is for sparse models
+        _one_of(objective, (*exact, None), "objective", "or a function")
     if not isinstance(estimator.normalize, bool | np.bool_):
         raise TypeError(f"normalize must be True or False, got {estimator.normalize!r}")
     kernel = estimator.kernel
@@ -75,7 +76,7 @@ def _check_nothing_chosen(estimator: Any) -> None:
 
     What has no say is refused, not ignored, and does not change the method: a grid over it would compare methods.
     """
-    unsaid = {"weight": None, "epsilon": 0.05, "objective": "loo", "n_restarts": 0}
+    unsaid = {"weight": None, "epsilon": None, "objective": "loo", "n_restarts": 0}
     chosen = [name for name, value in unsaid.items() if not _equal(getattr(estimator, name), value)]
     if chosen:
         raise ValueError(
@@ -91,11 +92,13 @@ def _equal(value: Any, default: Any) -> bool:
 
 def _weight_maker(weight: Any, epsilon: Any) -> Callable[[], WeightFunction]:
     """What makes a new weight function for each output."""
-    if not isinstance(epsilon, Real) or not 0.0 <= float(epsilon) < 1.0:  # which NaN is not, either
+    if epsilon is not None and (not isinstance(epsilon, Real) or not 0.0 <= float(epsilon) < 1.0):  # nor is NaN
         raise ValueError(f"epsilon must be a share in [0, 1), got {epsilon!r}")
+    if epsilon is not None and (isinstance(weight, WeightFunction) or _is(weight, "constant")):
+        raise ValueError(f"epsilon belongs to weight='imq' or 'se', and means nothing to {weight!r}: leave it out")
     if isinstance(weight, WeightFunction):
         return lambda: copy.deepcopy(weight)
-    share = float(epsilon)
+    share = 0.05 if epsilon is None else float(epsilon)
     named: dict[str, Callable[[], WeightFunction]] = {
         "imq": lambda: InverseMultiquadric(epsilon=share),
         "se": lambda: SquaredExponential(epsilon=share),
@@ -107,7 +110,7 @@ def _weight_maker(weight: Any, epsilon: Any) -> Callable[[], WeightFunction]:
 
 def _one_of(value: Any, names: tuple[str | None, ...], argument: str, alternative: str = "") -> None:
     if not any(_is(value, name) for name in names):
-        listed = ", ".join(map(repr, names))
+        listed = (", " if alternative else " or ").join([", ".join(map(repr, names[:-1])), repr(names[-1])])
         raise ValueError(f"{argument} must be {listed} {alternative}".rstrip() + f", got {value!r}")
 
 

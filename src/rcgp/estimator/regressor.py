@@ -59,9 +59,9 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         threshold, and the hyperparameters are found together, so that setting ``weight``, ``epsilon``, ``objective``
         or ``n_restarts`` is an error. ``"prior"`` is the prior mean, the paper's method.
 
-    epsilon : float, default=0.05
+    epsilon : float or None, default=None
         Share of observations expected to be outlying: the weights' threshold is the (1 − epsilon)-quantile of the
-        distances from the prior mean. For ``centre="prior"`` with ``weight="imq"`` or ``"se"``.
+        distances from the prior mean. ``None`` is 0.05. For ``centre="prior"`` with ``weight="imq"`` or ``"se"``.
 
     objective : {"loo", "marginal", "pseudo_marginal"}, callable or None, default="loo"
         What the hyperparameters maximise: the leave-one-out predictive density, the marginal likelihood (for
@@ -156,7 +156,7 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         mean: Any = "constant",
         weight: Any = None,
         centre: str = "adaptive",
-        epsilon: float = 0.05,
+        epsilon: float | None = None,
         objective: Any = "loo",
         n_restarts: int = 0,
         normalize: bool = True,

@@ -25,13 +25,13 @@ try:
 except ImportError:  # Windows
     _HAS_LOCKS = False
 
-__all__ = ["Config", "LockedError", "Record", "RecordFile", "key_of"]
+__all__ = ["Config", "LockedError", "Record", "RecordFile", "hold_folder", "key_of"]
 
 Config = dict[str, Any]
 
 
 class LockedError(ValueError):
-    """Another process is making runs of the same experiment in the same folder."""
+    """Another process is making runs in the same folder, or of the same experiment there."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +138,9 @@ class RecordFile:
         Raises:
             LockedError: if another process holds it.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        path = self.path.with_name(self.path.name + ".lock")
-        handle, notices = _lock(path)
-        try:
+        told = f"another process is running {self.path.stem} in {str(self.path.parent)!r}: wait for its end"
+        with _held(self.path.with_name(self.path.name + ".lock"), told) as notices:
             yield notices
-        finally:
-            if handle is not None:
-                # While it is held: whoever opened the file in between finds that it is gone, and makes another.
-                path.unlink(missing_ok=True)
-                os.close(handle)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.read()[0])
@@ -156,7 +149,33 @@ class RecordFile:
         return self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
 
 
-def _lock(path: Path) -> tuple[int | None, list[str]]:
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Hold a folder for one command that runs several experiments: two would meet in each of them, and both fail.
+
+    Raises:
+        LockedError: if another process holds it.
+    """
+    told = f"another 'rcgp reproduce' is at work in {str(folder)!r}: wait for its end, or give another folder"
+    with _held(folder / "reproduce.lock", told):
+        yield
+
+
+@contextmanager
+def _held(path: Path, told: str) -> Iterator[list[str]]:
+    """A lock file, made and removed; gives a notice where files cannot be locked."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, notices = _lock(path, told)
+    try:
+        yield notices
+    finally:
+        if handle is not None:
+            # While it is held: whoever opened the file in between finds that it is gone, and makes another.
+            path.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def _lock(path: Path, told: str) -> tuple[int | None, list[str]]:
     """The open and locked file of that name; None, and a notice, where files cannot be locked."""
     unable = [f"files cannot be locked in {str(path.parent)!r}: do not run this twice at the same time"]
     if not _HAS_LOCKS:
@@ -167,8 +186,7 @@ def _lock(path: Path) -> tuple[int | None, list[str]]:
             flock(handle, LOCK_EX | LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            name = path.name.removesuffix(".jsonl.lock")
-            raise LockedError(f"another process is running {name} in {str(path.parent)!r}: wait for its end") from None
+            raise LockedError(told) from None
         except OSError:
             os.close(handle)
             path.unlink(missing_ok=True)

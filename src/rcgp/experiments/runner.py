@@ -38,6 +38,9 @@ _MOST_DEATHS = 5
 #: Seconds after which it is told how far an experiment is, although no run has ended.
 _TICK = 5.0
 
+#: The rooms of the package that have a say in what comes out of a run.
+_ROOMS = ("baselines", "core", "data", "experiments", "models", "training", "weights")
+
 #: Told the number of finished runs and of all runs.
 Progress = Callable[[int, int], None]
 
@@ -295,10 +298,10 @@ def _machine() -> dict[str, float]:
 
 @functools.cache
 def code_state() -> str:
-    """What tells the code that runs: a short hash of the names and contents of all source files of the package."""
+    """What tells the code that runs: a short hash of the names and contents of the source files that runs use."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(path for room in _ROOMS for path in (package / room).rglob("*.py")):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:12]

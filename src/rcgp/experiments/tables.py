@@ -118,7 +118,7 @@ def _times(config: Config) -> dict[str, Any]:
 
 TABLE_1 = Experiment(
     "table1",
-    f"Table 1: accuracy with and without outliers (RRP: the first {_RRP_SPLITS} repetitions)",
+    "Table 1: accuracy with and without outliers",
     _table_1_configs,
     _accuracy,
     data_of=_data_of,

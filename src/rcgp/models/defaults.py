@@ -21,6 +21,8 @@ __all__ = [
     "add_weak_priors",
     "column_scales",
     "default_kernel",
+    "in_units",
+    "is_unit_scale",
     "robust_scales",
     "robust_spread",
 ]
@@ -76,6 +78,20 @@ def default_kernel(scales: Tensor, spread: float) -> gpytorch.kernels.Kernel:
     base.lengthscale = scales * math.sqrt(d)
     kernel.outputscale = scales.new_tensor(spread**2)  # a float would be rounded to float32 by GPyTorch
     return kernel
+
+
+def in_units(kernel: gpytorch.kernels.Kernel, factor: float) -> gpytorch.kernels.Kernel:
+    """The kernel in other units of y: times a number that is not fitted."""
+    scaled = gpytorch.kernels.ScaleKernel(kernel, outputscale_constraint=above(0.0)).double()
+    scaled.outputscale = torch.tensor(factor, dtype=torch.float64)
+    scaled.raw_outputscale.requires_grad_(False)
+    scaled.of_units = True
+    return scaled
+
+
+def is_unit_scale(kernel: gpytorch.kernels.Kernel) -> bool:
+    """Whether an output scale only changes units, and is none that a user has fixed."""
+    return bool(getattr(kernel, "of_units", False))
 
 
 def add_weak_priors(model: gpytorch.Module) -> None:

@@ -104,7 +104,8 @@ def check_finite(values: Tensor, name: str, columns: Any = None) -> None:
     where = f"row {column}" if values.ndim == 1 else f"row {row}, column {label}"
     value = str(float(values[bad][0])).replace("nan", "NaN")
     bad_rows = int((bad if values.ndim == 1 else bad.any(dim=-1)).sum())
-    raise ValueError(f"{name} contains {value} in {where} ({bad_rows} bad rows in all); drop or impute such rows")
+    many = "s" if bad_rows != 1 else ""
+    raise ValueError(f"{name} contains {value} in {where} ({bad_rows} bad row{many} in all); drop or impute such rows")
 
 
 def check_positive(value: Any, name: str) -> None:

@@ -48,18 +48,22 @@ class Table:
         head: names of the columns, the first of the rows.
         rows: cells as text, the first the name of the row. A row of a single cell is a heading within the table.
         note: below it.
+        best: row and column of cells to emphasise.
     """
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    best: Collection[tuple[int, int]] = ()
 
     def markdown(self) -> str:
         """As a table of GitHub's Markdown."""
         lines = [f"### {self.title}", "", "| " + " | ".join(self.head) + " |", "|" + "---|" * len(self.head)]
-        for row in self.rows:
-            cells = [f"**{row[0]}**", *[""] * (len(self.head) - 1)] if len(row) == 1 else list(row)
+        for i, row in enumerate(self.rows):
+            cells = [f"**{cell}**" if (i, j) in self.best else cell for j, cell in enumerate(row)]
+            if len(row) == 1:
+                cells = [f"**{row[0]}**", *[""] * (len(self.head) - 1)]
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join([*lines, "", *([self.note, ""] if self.note else [])])
 
@@ -67,11 +71,15 @@ class Table:
         """As HTML, all text escaped, with a heading of that level."""
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
         body = []
-        for row in self.rows:
+        for i, row in enumerate(self.rows):
             if len(row) == 1:
                 body.append(f'<tr><th class="group" colspan="{len(self.head)}"><span>{escape(row[0])}</span></th></tr>')
             else:
-                cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+                marked = [
+                    f"<strong>{escape(cell)}</strong>" if (i, j) in self.best else escape(cell)
+                    for j, cell in enumerate(row)
+                ]
+                cells = "".join(f"<td>{cell}</td>" for cell in marked[1:])
                 body.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
         # The table alone scrolls where it is too wide, also by keyboard; its title and note stay in view.
@@ -116,10 +124,17 @@ def accuracy_tables(records: Sequence[Record]) -> tuple[list[Table], list[str]]:
             note = _over("Mean and standard deviation", counts)
             if metric == "mae":
                 note += "; behind a slash the paper's mean"
-                note += ", and the difference in standard errors" if max(counts, default=0) > 1 else ""
+                if max(counts, default=0) > 1:
+                    note += (
+                        ", and the difference in standard errors: of our mean, of the paper's over its 50 repetitions, "
+                        "and of the rounding to two digits"
+                    )
             heading = f"{title[0].upper()}{title[1:]}, protocol “{protocol}”"
             head = ["", *(TITLES[method] for method in methods)]
-            tables.append(Table(heading, head, _accuracy_rows(cells, methods, metric), f"{note}.{below}"))
+            rows = _accuracy_rows(cells, methods, metric)
+            best = _best_cells(cells, methods) if metric != "coverage" else []
+            note += "; the best of each row in bold" if best else ""
+            tables.append(Table(heading, head, rows, f"{note}.{below}", best))
     return tables, notices
 
 
@@ -176,7 +191,9 @@ def _states_of_code(records: Sequence[Record], methods: Sequence[str]) -> str:
         states = {record.code for record in records if record.config.get("method") == method}
         if len(states) > 1:
             parts.append(f"{TITLES[method]} {len(states)}")
-    return f" The code changed between the runs; its states: {', '.join(parts)}." if parts else ""
+    if not parts:
+        return ""
+    return f" The package's code changed between the runs of a method (its states: {', '.join(parts)})."
 
 
 Cells = dict[tuple[str, str, str], list[float]]
@@ -205,6 +222,28 @@ def _accuracy_rows(cells: Cells, methods: Sequence[str], metric: str) -> list[li
         if lines:
             rows += [[_CONTAMINATION_TITLES[contamination]], *lines]
     return rows
+
+
+def _best_cells(cells: Cells, methods: Sequence[str]) -> list[tuple[int, int]]:
+    """Places of the lowest mean of each row, as printed: several where they are the same, none where one is alone."""
+    places: list[tuple[int, int]] = []
+    row = -1
+    for contamination in CONTAMINATIONS:
+        found = [data for data in DATA if any(cells.get((contamination, data, method)) for method in methods)]
+        row += 1 if found else 0  # the heading
+        for data in found:
+            row += 1
+            means = [_mean_as_printed(cells.get((contamination, data, method), [])) for method in methods]
+            finite = [mean for mean in means if math.isfinite(mean)]
+            if len(finite) > 1:
+                places += [(row, column) for column, mean in enumerate(means, start=1) if mean == min(finite)]
+    return places
+
+
+def _mean_as_printed(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    with np.errstate(over="ignore"):
+        return round(float(np.mean(finite)), 3) if finite and len(finite) == len(values) else math.inf
 
 
 def _cell(ours: Sequence[float], paper: tuple[float, float] | None) -> str:
@@ -241,7 +280,7 @@ def time_tables(records: Sequence[Record]) -> tuple[list[Table], list[str]]:
         note = _over("Median", counts.values()) + ", all methods one after the other in one process with one thread"
         states = len({record.code for record in chosen})
         below = _convergence(chosen, methods)
-        below += f" The code changed between the runs; its states: {states}." if states > 1 else ""
+        below += f" The package's code changed between the runs (its states: {states})." if states > 1 else ""
         seconds = _time_rows(chosen, methods, _seconds)
         tables.append(Table(f"Seconds of a fit, protocol “{protocol}”", head, seconds, f"{note}.{below}"))
         tables.append(

@@ -23,6 +23,13 @@ T = TypeVar("T")
 #: What comes of values that are not what they should be: missing, of another kind or of another length.
 _ODD = (LookupError, TypeError, ValueError)
 
+_INTRODUCTION = (
+    "Every table and figure below was made from records of runs on this package's own code. In tables our number comes "
+    "first, the paper's behind a slash; smaller errors are better, and the best of each row is in bold. GP is the "
+    "ordinary Gaussian process, RCGP the paper's method, adaptive RCGP what this package does by default; t-GP, m-GP "
+    "and winsorized GP are the competitors."
+)
+
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 88rem; padding: 0 1rem; color: #1c2230;
   background: #fff }
@@ -62,11 +69,12 @@ def render(experiment: str, records: Sequence[Record], folder: Path) -> tuple[li
 
 def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[Path, list[str]]:
     """One HTML page with all tables and figures, pictures inside, so that it can be sent as one file; and notices."""
-    parts, notices = [], []
+    parts, notices, contents = [], [], []
     for name, found in records.items():
         if not found:
             continue
         title = escape(EXPERIMENTS[name].title)
+        contents.append(f'<li><a href="#{name}">{title}</a></li>')
         if name in DRAWINGS:
             paths, told = _drawn(name, found, folder)
             content = "".join(_picture(title, path.read_bytes()) for path in paths if path.suffix == ".png")
@@ -74,10 +82,11 @@ def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[P
             tables, told = _tabled(name, found)
             content = "".join(table.html(level=3) for table in tables)
         notices += told
-        parts.append(f"<section><h2>{title}</h2>{_paragraph(origin_of(name, found))}{content}</section>")
+        parts.append(f'<section><h2 id="{name}">{title}</h2>{_paragraph(origin_of(name, found))}{content}</section>')
     path = folder / "reproduction.html"
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _page("Robust and conjugate Gaussian process regression, reproduced", "".join(parts)).encode())
+    body = f"<p>{escape(_INTRODUCTION)}</p><nav><ul>{''.join(contents)}</ul></nav>{''.join(parts)}"
+    write_whole(path, _page("Robust and conjugate Gaussian process regression, reproduced", body).encode())
     return path, notices
 
 

@@ -4,7 +4,7 @@ The paper centres the weight of an observation on the prior mean and chooses hyp
 inflate. Here the centre of row i is what all other rows predict there, which does not depend on y_i: the closed form
 holds exactly, given the centres. Who is trusted and what is predicted depend on each other and are found in rounds:
 
-1. Rows near the median of y, on the scale of its spread, are trusted.
+1. Rows near the prior mean, on the scale of their spread, are trusted.
 2. Settle, in at most four rounds: hyperparameters by the evidence of the trusted rows; then leave-one-out predictions
    with standard deviations S_i, weights centred on them with the threshold 3 S_i, and the rows within it are trusted.
 3. If that predicts rows worse than the median of their neighbours does (many outliers), start again from those medians.
@@ -154,6 +154,7 @@ def fit_adaptive(
         tail=course.tail,
         contested=course.contested,
         calibration=course.calibration,
+        reach=course.reach,
     )
 
 
@@ -185,7 +186,7 @@ class _Course:
         self.rounds: list[Round] = []
         self.evaluations = self.rejected = self.contested = 0
         self.tail = Tail(math.inf, 1.0, LIMIT)
-        self.calibration = 1.0
+        self.calibration, self.reach = 1.0, LIMIT
         self.settled = False
 
     def run(self) -> FitReport:
@@ -209,6 +210,9 @@ class _Course:
         self._expect(self._predict().mean, threshold)
         if self.parts.calibration and self.model.raw_noise.requires_grad:
             self._calibrate(trusted)
+        # The thresholds stay where the tail was fitted: with the last standard deviations, which are smaller where the
+        # score is better, good rows would be lost that had a part in that score.
+        self.reach = float((threshold / self._predict().variance.sqrt()).median())
         return last
 
     def _settle(self, name: str, trusted: Tensor) -> Tensor:
@@ -231,13 +235,13 @@ class _Course:
         spread = robust_spread_of(self.y - self._predict().mean)
         if not spread > neighbours.spread > 0.0:
             return trusted
-        weight, parameters = self.model.weight, hyperparameters_of(self.model)
+        weight, parameters, settled = self.model.weight, hyperparameters_of(self.model), self.settled
         restore_hyperparameters(self.model, self.first)
         self._expect(neighbours.median, torch.full_like(self.y, LIMIT * neighbours.spread))
         again = self._settle("neighbours", self._within(self.y - neighbours.median, LIMIT * neighbours.spread))
         if robust_spread_of(self.y - self._predict().mean) < spread:
             return again
-        self.model.weight = weight
+        self.model.weight, self.settled = weight, settled
         restore_hyperparameters(self.model, parameters)
         return trusted
 

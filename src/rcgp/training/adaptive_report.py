@@ -41,6 +41,7 @@ class AdaptiveReport(FitReport):
         tail: the distribution of standardised residuals that are no outliers, and the threshold it sets.
         contested: number of rows in a region that the rows outside decided on; zero where there was none.
         calibration: the factor on all variances.
+        reach: the thresholds in standard deviations of the final model, as a rule (their median).
     """
 
     rounds: tuple[Round, ...] = ()
@@ -48,6 +49,7 @@ class AdaptiveReport(FitReport):
     tail: Tail = field(default_factory=lambda: Tail(math.inf, 1.0, LIMIT))
     contested: int = 0
     calibration: float = 1.0
+    reach: float = LIMIT
 
     def __str__(self) -> str:
         steps = [
@@ -56,7 +58,7 @@ class AdaptiveReport(FitReport):
         ]
         tail = "normal" if self.tail.degrees == math.inf else f"t with {self.tail.degrees:g} degrees of freedom"
         ends = [
-            f"  residuals are {tail}; beyond {self.tail.threshold:.3g} standard deviations a row is not trusted",
+            f"  residuals are {tail}; beyond {self.reach:.3g} standard deviations a row is not trusted",
             f"  variances times {self.calibration:.3g} for calibration",
         ]
         if not self.settled:

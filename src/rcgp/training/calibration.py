@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rcgp.models import RCGP
 from rcgp.models.constraints import above
+from rcgp.models.defaults import is_unit_scale
 from rcgp.training.fit import FitError
 from rcgp.training.objectives import Objective
 from rcgp.training.rows import ordinary_score_of, predict_from
@@ -61,9 +62,9 @@ def excess_variance(model: RCGP, trusted: Tensor, leave_one_out: Tensor, choose:
 def scale_variance(model: RCGP, factor: float) -> float:
     """Multiply prior and noise variance, and with them every posterior variance; posterior means stay.
 
-    Of output scales within each other the outermost that is fitted is changed; a kernel without any gets one. Bounds
-    are kept, and an output scale if it is the only one and fixed: both variances have the same factor, so either can
-    make it smaller.
+    Of output scales within each other the outermost that is fitted is changed; a kernel without any gets one, and so
+    does one whose only scale is that of the units of y. Bounds are kept, and an output scale that is fixed: both
+    variances have the same factor, so either can make it smaller.
 
     Args:
         model: the model, changed in place.
@@ -74,15 +75,16 @@ def scale_variance(model: RCGP, factor: float) -> float:
     """
     if factor == 1.0:
         return 1.0
-    if not isinstance(model.kernel, gpytorch.kernels.ScaleKernel):
+    scales = _output_scales(model.kernel)
+    fitted = [kernel for kernel in scales if kernel.raw_outputscale.requires_grad]
+    if not fitted and all(is_unit_scale(kernel) for kernel in scales):
         scaled = gpytorch.kernels.ScaleKernel(model.kernel, outputscale_constraint=above(0.0)).to(model.train_X)
         scaled.outputscale = torch.ones_like(scaled.outputscale)
         model.kernel = scaled
-    kernel = model.kernel
-    while not kernel.raw_outputscale.requires_grad:
-        kernel = kernel.base_kernel
-        if not isinstance(kernel, gpytorch.kernels.ScaleKernel):
-            return 1.0
+        fitted = [scaled]
+    if not fitted:
+        return 1.0
+    kernel = fitted[0]
     scale, noise = kernel.outputscale.detach(), model.noise.detach()
     room = min(
         _room(scale, kernel.raw_outputscale_constraint.upper_bound),
@@ -94,6 +96,15 @@ def scale_variance(model: RCGP, factor: float) -> float:
             kernel.outputscale = scale * factor
             model.noise = noise * factor
     return factor
+
+
+def _output_scales(kernel: gpytorch.kernels.Kernel) -> list[gpytorch.kernels.ScaleKernel]:
+    """The output scales around a kernel, the outermost first."""
+    scales = []
+    while isinstance(kernel, gpytorch.kernels.ScaleKernel):
+        scales.append(kernel)
+        kernel = kernel.base_kernel
+    return scales
 
 
 def _room(value: Tensor, upper: Tensor) -> float:
@@ -108,16 +119,17 @@ def _excess(residual: Tensor) -> float:
 def _halves(model: RCGP, trusted: Tensor) -> list[Tensor]:
     """Two halves of the trusted rows, as flags: random, but the same whatever the order of the rows.
 
-    Rows are ordered by a hash of the ranks of their inputs, which have no units, and equal ones by y.
+    Rows are ordered by a hash of the ranks of their inputs, which have no units. Rows with the same inputs stay
+    together: apart, each would be predicted by its twin.
     """
     columns = model.train_X.cpu().numpy().T
     ranks = np.stack([np.unique(column, return_inverse=True)[1] for column in columns], axis=-1)  # n x d
-    y = model.train_y.tolist()
-    keys = {
-        row: (hashlib.blake2b(ranks[row].tobytes(), digest_size=8).digest(), y[row])
-        for row in trusted.nonzero().squeeze(-1).tolist()
-    }
-    order = sorted(keys, key=keys.__getitem__)
-    first = torch.zeros_like(trusted)
-    first[order[::2]] = True
+    places: dict[bytes, list[int]] = {}
+    for row in trusted.nonzero().squeeze(-1).tolist():
+        places.setdefault(hashlib.blake2b(ranks[row].tobytes(), digest_size=8).digest(), []).append(row)
+    first, count = torch.zeros_like(trusted), int(trusted.sum())
+    for place in sorted(places)[::2]:
+        first[places[place]] = True
+    if int(first.sum()) == count:  # all rows at one place
+        first[trusted.nonzero().squeeze(-1)[1::2]] = False
     return [first, trusted & ~first]
