@@ -12,7 +12,7 @@ from rcgp import RCGP, FitError, fit
 from rcgp.data import prepare
 from rcgp.models.constraints import Between
 from rcgp.training import AdaptiveReport, Parts, fit_adaptive
-from rcgp.training.adaptive import _Course
+from rcgp.training.course import Course
 from rcgp.training.neighbours import Neighbours
 from rcgp.training.rows import evidence_of, leave_out_score_of
 from rcgp.weights import Constant, InverseMultiquadric, Plateau
@@ -393,7 +393,7 @@ def test_a_failing_search_leaves_the_model_as_it_was(call, monkeypatch):
             raise FitError("as arranged", row=0)
         return fit(*arguments, **options)
 
-    monkeypatch.setattr("rcgp.training.adaptive.fit", failing)
+    monkeypatch.setattr("rcgp.training.course.fit", failing)
     X, y, _ = contaminated(**MANY_ABOVE)
     model = RCGP(X, y, mean="median")
     modules, before = (model.weight, model.kernel), snapshot(model)
@@ -479,8 +479,8 @@ def test_the_report_tells_what_was_done():
 
 
 def test_rounds_that_end_before_they_settle_are_told(monkeypatch):
-    monkeypatch.setattr("rcgp.training.adaptive._ROUNDS", 1)
-    monkeypatch.setattr("rcgp.training.adaptive._SETTLED", -1.0)
+    monkeypatch.setattr("rcgp.training.course._ROUNDS", 1)
+    monkeypatch.setattr("rcgp.training.course._SETTLED", -1.0)
     assert not adapted(*sine(40))[1].settled
 
 
@@ -562,7 +562,7 @@ def test_the_last_search_begins_afresh_where_that_is_ahead(monkeypatch):
             reached.append(report.value)
         return report
 
-    monkeypatch.setattr("rcgp.training.adaptive.fit", finish_stuck)
+    monkeypatch.setattr("rcgp.training.course.fit", finish_stuck)
     report = adapted(X, y)[1]
     assert [step.name for step in report.rounds][-3:] == ["finish", "afresh", "afresh"]
     assert report.value > reached[0]
@@ -579,7 +579,7 @@ def test_an_attempt_that_fails_changes_nothing(name, monkeypatch):
     if name == "closer":
         y = torch.tensor(np.random.default_rng(0).standard_normal(len(y)))
     expected, _ = adapted(X, y, Parts(**{PART_OF[name]: False}, calibration=False))
-    search, tried = _Course._search, []
+    search, tried = Course.search, []
 
     def failing(self, step, *arguments):
         if step == name:
@@ -587,7 +587,7 @@ def test_an_attempt_that_fails_changes_nothing(name, monkeypatch):
             raise FitError("as arranged", row=0)
         return search(self, step, *arguments)
 
-    monkeypatch.setattr(_Course, "_search", failing)
+    monkeypatch.setattr(Course, "search", failing)
     model, _ = adapted(X, y, Parts(calibration=False))
     assert tried
     assert same(snapshot(model), snapshot(expected))
@@ -597,7 +597,7 @@ def test_neighbours_that_lead_to_something_worse_are_forgotten(monkeypatch):
     X, y, _ = contaminated(share=0.2)
     expected, _ = adapted(X, y, Parts(neighbours=False, calibration=False))
     nonsense = Neighbours(y[torch.randperm(len(y), generator=torch.Generator().manual_seed(0))], 1e-3)
-    monkeypatch.setattr("rcgp.training.adaptive.ask_neighbours", lambda X, y: nonsense)
+    monkeypatch.setattr("rcgp.training.starts.ask_neighbours", lambda X, y: nonsense)
     model, report = adapted(X, y, Parts(calibration=False))
     assert "neighbours" in [step.name for step in report.rounds]
     assert same(snapshot(model), snapshot(expected))
@@ -606,10 +606,10 @@ def test_neighbours_that_lead_to_something_worse_are_forgotten(monkeypatch):
 
 def test_at_least_half_of_the_rows_are_trusted():
     X, y = sine(9)
-    course = _Course(RCGP(X, y), Parts(), 10, lambda *told: None)
+    course = Course(RCGP(X, y), Parts(), 10, lambda *told: None)
     residual = torch.arange(9.0, dtype=torch.float64)
-    assert course._within(residual, 0.5).tolist() == [True] * 5 + [False] * 4
-    assert course._within(residual, 6.5).tolist() == [True] * 7 + [False] * 2
+    assert course.within(residual, 0.5).tolist() == [True] * 5 + [False] * 4
+    assert course.within(residual, 6.5).tolist() == [True] * 7 + [False] * 2
 
 
 def test_a_cluster_that_predicts_itself_does_not_win_as_everyone(monkeypatch, data_home):
@@ -621,7 +621,7 @@ def test_a_cluster_that_predicts_itself_does_not_win_as_everyone(monkeypatch, da
         return float((model.posterior(x).mean - torch.from_numpy(problem.test_y)).abs().mean())
 
     assert mean_error() < 0.05
-    monkeypatch.setattr("rcgp.training.adaptive._FOREIGN", math.inf)
+    monkeypatch.setattr("rcgp.training.starts._FOREIGN", math.inf)
     assert mean_error() > 0.1
 
 

@@ -1,0 +1,133 @@
+"""One adaptive fit on its way: what it does again and again, and how it went."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp.models import RCGP
+from rcgp.training.adaptive_report import LIMIT, Round
+from rcgp.training.fit import FitError, FitReport, fit
+from rcgp.training.objectives import Objective
+from rcgp.training.rows import Prediction, evidence_of
+from rcgp.training.search import Progress
+from rcgp.training.tails import Tail
+from rcgp.weights import Plateau
+
+__all__ = ["REPEATS", "ROUGH", "Course", "Parts"]
+
+# How often hyperparameters and weights follow each other at most, and the share of rows that may still change sides
+# when that ends.
+_ROUNDS, _SETTLED = 4, 0.01
+
+#: How often weights follow predictions at the same hyperparameters.
+REPEATS = 2
+
+#: Searches end early as long as who is trusted is not settled.
+ROUGH = 1e-4
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of the recipe, each of which can be left out to see what it is good for.
+
+    Attributes:
+        neighbours: start again from the medians of neighbours where the rounds went wrong.
+        shorter: try shorter lengthscales where hardly anything was learned.
+        everyone: start again from an ordinary GP of all rows where that predicts better.
+        tail: take the threshold from the tail of the residuals; without, it is three standard deviations.
+        contested: have rows outside judge rejected rows that crowd together.
+        leave_one_out: choose the last hyperparameters by leave-one-out; without, by the evidence of the trusted rows.
+        afresh: choose them from the first ones, too, where a few steps from there show that it is worth it.
+        calibration: check the standard deviations on halves of the data.
+    """
+
+    neighbours: bool = True
+    shorter: bool = True
+    everyone: bool = True
+    tail: bool = True
+    contested: bool = True
+    leave_one_out: bool = True
+    afresh: bool = True
+    calibration: bool = True
+
+
+class Course:
+    """One adaptive fit on its way: the model, what was done, and how it went."""
+
+    def __init__(self, model: RCGP, parts: Parts, max_iterations: int, report: Progress) -> None:
+        self.model, self.parts, self.max_iterations, self.report = model, parts, max_iterations, report
+        self.y = model.train_y
+        self.first: list[Tensor] = []
+        self.rounds: list[Round] = []
+        self.evaluations = self.rejected = self.contested = 0
+        self.tail = Tail(math.inf, 1.0, LIMIT)
+        self.calibration, self.reach = 1.0, LIMIT
+        self.settled = False
+
+    def settle(self, name: str, trusted: Tensor) -> Tensor:
+        """Hyperparameters and weights in turn. Returns the rows that are trusted in the end."""
+        for _ in range(_ROUNDS):
+            before = trusted
+            self.search(name, evidence_of(trusted), trusted, ROUGH)
+            for _ in range(REPEATS):
+                prediction = self.predict()
+                self.expect(prediction.mean, LIMIT * prediction.variance.sqrt())
+                trusted = self.within(prediction.score(self.y), LIMIT)
+            self.settled = int((trusted != before).sum()) <= _SETTLED * len(self.y)
+            if self.settled:
+                break
+        return trusted
+
+    def attempt(
+        self, name: str, objective: Objective, trusted: Tensor, tolerance: float, limit: int | None = None
+    ) -> FitReport | None:
+        """A search that may fail: then there is nothing to be had from these hyperparameters."""
+        try:
+            return self.search(name, objective, trusted, tolerance, limit)
+        except FitError:
+            return None
+
+    def search(
+        self, name: str, objective: Objective, trusted: Tensor | None, tolerance: float, limit: int | None = None
+    ) -> FitReport:
+        so_far = self.evaluations
+        report = fit(
+            self.model,
+            objective,
+            max_iterations=min(self.max_iterations, limit or self.max_iterations),
+            tolerance=tolerance,
+            progress=lambda evaluations, best: self.report(so_far + evaluations, best),
+        )
+        self.evaluations += report.evaluations
+        self.rejected += report.rejected
+        if trusted is not None:
+            count = int(trusted.sum())
+            self.rounds.append(Round(name, report.evaluations, report.value / count, count))
+        return report
+
+    def evidence(self, rows: Tensor) -> float:
+        """The evidence of rows at the present hyperparameters, for each of them; minus infinity where there is none."""
+        try:
+            with torch.no_grad():
+                return float(evidence_of(rows)(self.model)) / int(rows.sum())
+        except NotPositiveDefiniteError:
+            return -math.inf
+
+    def predict(self) -> Prediction:
+        """Each observation from all others."""
+        return Prediction(*self.model.leave_one_out())
+
+    def expect(self, mean: Tensor, threshold: Tensor) -> None:
+        """Centre the weights on expected observations."""
+        with torch.no_grad():
+            self.model.weight = Plateau(mean - self.model.mean(self.model.train_X), threshold)
+
+    def within(self, residual: Tensor, limit: float) -> Tensor:
+        """The rows within a limit, and at least half of all."""
+        size = residual.abs()
+        return size <= max(limit, float(size.quantile(0.5)))

@@ -1,0 +1,93 @@
+"""Where rounds start again: from the medians of neighbours, with shorter lengthscales, or from everyone.
+
+Rounds that follow each other may settle on the wrong rows. Each of these tries another start and keeps what is better.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from rcgp.models.defaults import robust_spread
+from rcgp.training.adaptive_report import LIMIT
+from rcgp.training.course import ROUGH, Course
+from rcgp.training.neighbours import ask_neighbours
+from rcgp.training.rows import evidence_of, robust_spread_of
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales
+
+__all__ = ["from_everyone", "from_neighbours", "with_shorter_lengthscales"]
+
+# Robust standard deviations around the prior mean within which every row is asked, and the loss of evidence, for each
+# row that was trusted, beyond which those that were not are foreign to them.
+_EVERYONE, _FOREIGN = 1e6, math.log(12.0)
+
+# Share of the scatter of the trusted rows that is left around their predictions where hardly anything was learned, the
+# parts of the first lengthscales that are tried then, and the iterations after which each is given up if not ahead.
+_UNLEARNED, _SHORTER, _ITERATIONS = 0.7, (1 / 4, 1 / 16), 8
+
+
+def from_neighbours(course: Course, trusted: Tensor) -> Tensor:
+    """Start again where the medians of neighbours predict better than the model does; keep the better of both."""
+    neighbours = ask_neighbours(course.model.train_X, course.y)
+    spread = robust_spread_of(course.y - course.predict().mean)
+    if not spread > neighbours.spread > 0.0:
+        return trusted
+    weight, parameters, settled = course.model.weight, hyperparameters_of(course.model), course.settled
+    restore_hyperparameters(course.model, course.first)
+    course.expect(neighbours.median, torch.full_like(course.y, LIMIT * neighbours.spread))
+    again = course.settle("neighbours", course.within(course.y - neighbours.median, LIMIT * neighbours.spread))
+    if robust_spread_of(course.y - course.predict().mean) < spread:
+        return again
+    course.model.weight, course.settled = weight, settled
+    restore_hyperparameters(course.model, parameters)
+    return trusted
+
+
+def with_shorter_lengthscales(course: Course, trusted: Tensor) -> Tensor:
+    """Start again with shorter lengthscales where all is taken for noise, and shorter ones soon explain more.
+
+    The evidence has a maximum where the lengthscales are long and the noise is all there is. A search that begins
+    with lengthscales much longer than those of the function ends there.
+    """
+    left = robust_spread_of((course.y - course.predict().mean)[trusted])
+    if left < _UNLEARNED * robust_spread_of((course.y - course.y[trusted].median())[trusted]):
+        return trusted
+    weight, parameters, best = course.model.weight, hyperparameters_of(course.model), course.evidence(trusted)
+    first, found = course.first, False
+    for factor in _SHORTER:
+        restore_hyperparameters(course.model, first)
+        shorten_lengthscales(course.model, factor)
+        start = hyperparameters_of(course.model)
+        glance = course.attempt("closer", evidence_of(trusted), trusted, ROUGH, _ITERATIONS)
+        if glance is not None and glance.value / int(trusted.sum()) > best:
+            best, found = glance.value / int(trusted.sum()), True
+            course.first, parameters = start, hyperparameters_of(course.model)
+    restore_hyperparameters(course.model, parameters)
+    if not found:
+        course.model.weight = weight
+        return trusted
+    return course.settle("closer", trusted)
+
+
+def from_everyone(course: Course, trusted: Tensor, residual: Tensor) -> Tensor:
+    """Start again from an ordinary GP of all rows, where that predicts better: then what was rejected is no error.
+
+    The mean absolute leave-one-out residuals are compared, row by row: a gross outlier adds the same to both. But a
+    cluster of outliers predicts itcourse. Hyperparameters that follow it make the trusted rows very unlikely: more
+    than twelve times for each row is too much.
+    """
+    weight, parameters, before = course.model.weight, hyperparameters_of(course.model), course.predict().mean
+    evidence = course.evidence(trusted)
+    limit = _EVERYONE * robust_spread(residual)
+    everyone = course.within(residual, limit)
+    restore_hyperparameters(course.model, course.first)
+    course.expect(course.y - residual, torch.full_like(course.y, limit))
+    fitted = course.attempt("everyone", evidence_of(everyone), everyone, ROUGH)
+    gain = (course.y - before).abs() - (course.y - course.predict().mean).abs()
+    if fitted is not None and float(gain.sum()) > 0.0 and evidence - course.evidence(trusted) <= _FOREIGN:
+        return course.settle("everyone", everyone)
+    course.model.weight = weight
+    restore_hyperparameters(course.model, parameters)
+    return trusted
