@@ -1,0 +1,193 @@
+"""Who works on the rows: the workers of a Dask cluster, each on the rows that it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+
+from rcgp.chunks.chunk import Chunk, Chunks, Piece, split
+from rcgp.chunks.dask_data import DaskChunks
+from rcgp.chunks.engines import Engine, added, torch_threads
+from rcgp.chunks.parcel import Parcel
+from rcgp.chunks.parquet import ParquetChunks
+
+try:
+    import dask
+    from distributed import Client, Future
+    from distributed.comm import CommClosedError
+except ImportError as error:
+    raise ImportError(f'client= needs dask.distributed ({error}): pip install "rcgp[dask]"') from error
+
+__all__ = ["DaskEngine", "current_client"]
+
+T = TypeVar("T")
+
+# Results that are added at a time, on a worker.
+_BRANCHES = 8
+
+# Seconds between two looks at the connection, and for how many it may be broken.
+_LOOK, _BROKEN = 0.5, 5.0
+
+
+def current_client() -> Client | None:
+    """The client that is Dask's default at present, if there is one."""
+    with suppress(ValueError):
+        client = Client.current()
+        return None if client.asynchronous else client
+    return None
+
+
+class DaskEngine(Engine):
+    """Tasks go to the workers that hold the rows; what comes back is one sum.
+
+    The rows are read, checked and kept on the workers when they are first needed, until the chunks or the engine are
+    gone. A call sends its task to the cluster once. The results are added on the workers, eight at a time in an order
+    that depends on the blocks alone, so that repeated runs agree to the last bit. Where a worker dies, Dask computes
+    anew what it held: its rows from their graph, and the task, which is a part of the graph too.
+
+    Args:
+        client: a ``distributed.Client``; it belongs to the caller and is not closed.
+    """
+
+    def __init__(self, client: Client) -> None:
+        if not isinstance(client, Client) or client.asynchronous:
+            raise TypeError(f"client must be a distributed.Client that is not asynchronous, got {client!r}")
+        self._client = client
+        self._address = "its address" if client.scheduler is None else client.scheduler.address
+        self._held: WeakKeyDictionary[Chunks, tuple[list[Future], int]] = WeakKeyDictionary()
+
+    def collect(self, task: Callable[[Chunk], T], chunks: Chunks) -> list[T]:
+        parcels = self._values(self._work(task, chunks, list), chunks)
+        return [result for parcel in parcels for result in parcel.value]
+
+    def reduce(self, task: Callable[[Chunk], T], chunks: Chunks) -> T:
+        parts = self._work(task, chunks, added)
+        while len(parts) > 1:
+            # The futures of what is added are let go of, so that the workers forget each result when it is added.
+            groups = [parts[start : start + _BRANCHES] for start in range(0, len(parts), _BRANCHES)]
+            parts = [self._client.submit(_sum, *group, pure=False) for group in groups]
+        (parcel,) = self._values(parts, chunks)
+        total: T = parcel.value
+        return total
+
+    def _work(self, task: Callable[[Chunk], T], chunks: Chunks, gather: Callable[..., Any]) -> list[Future]:
+        """Futures of what the task gives for each block."""
+        if self._client.status not in ("running", "connecting"):
+            raise RuntimeError(f"the Dask scheduler at {self._address} is gone: the client is {self._client.status}")
+        blocks, rows = self._blocks(chunks)
+        # A part of the graph, unlike data that are scattered, survives the death of every worker. It may be large.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
+            sent = self._client.submit(_taken, Parcel(task), pure=False)
+        futures: list[Future] = self._client.map(_results, blocks, task=sent, rows=rows, gather=gather, pure=False)
+        return futures
+
+    def _blocks(self, chunks: Chunks) -> tuple[list[Future], int]:
+        """Futures of the blocks of rows, which stay on the workers, and the most rows of a chunk."""
+        held = self._held.get(chunks)
+        if held is not None and not any(block.status in ("error", "cancelled") for block in held[0]):
+            return held
+        if isinstance(chunks, DaskChunks):
+            blocks = self._computed(chunks)
+        elif isinstance(chunks, ParquetChunks):
+            blocks = self._client.map(_read, list(chunks.pieces()), pure=False)
+        else:
+            raise TypeError(
+                "client= is for rows in Dask arrays, Dask data frames or Parquet files; "
+                "leave it out, or use dask.array.from_array(X)"
+            )
+        self._held[chunks] = blocks, chunks.rows
+        return self._held[chunks]
+
+    def _computed(self, chunks: DaskChunks) -> list[Future]:
+        """Futures of the blocks of Dask data, which are computed once even if their rows have to be counted first."""
+        kept: list[Any] = []
+
+        def keep(collections: list[Any]) -> list[Any]:
+            kept.extend(self._client.persist(collections))
+            return kept
+
+        delayed = chunks.blocks(lambda counts: self._values(self._client.compute(counts)), keep)
+        blocks: list[Future] = self._client.compute([dask.delayed(Parcel)(block) for block in delayed])
+        if kept:  # and not let go of before the blocks are made from it: the scheduler may hear of that first
+            self._values(self._client.map(_done, blocks, pure=False))
+        return blocks
+
+    def _values(self, futures: Sequence[Future], chunks: Chunks | None = None) -> list[Any]:
+        """The results; or the error of a task as it was raised, or a RuntimeError if the scheduler is gone.
+
+        After an error, or an interrupt, these futures are cancelled, and so are rows that are still to be read.
+        """
+        coroutine = _gathered(self._client, futures)
+        gathered = asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
+        try:
+            well = time.monotonic()
+            while not concurrent.futures.wait([gathered], _LOOK).done:
+                if self._client.status == "running":
+                    well = time.monotonic()
+                elif time.monotonic() - well > _BROKEN:
+                    raise _LostError("the connection is broken")
+            return gathered.result()
+        except _LostError as error:
+            raise RuntimeError(f"the Dask scheduler at {self._address} is gone: {error}") from None
+        except BaseException:
+            self._let_go(futures, chunks)
+            raise
+
+    def _let_go(self, futures: Sequence[Future], chunks: Chunks | None) -> None:
+        """Release futures, and the rows if they are not all read yet: the scheduler drops what no one waits for.
+
+        Not by Client.cancel, over whose dependents the scheduler stumbles and then closes the connection.
+        """
+        if chunks is not None and any(block.status == "pending" for block in self._held[chunks][0]):
+            futures = [*futures, *self._held.pop(chunks)[0]]
+        for future in futures:
+            future.release()
+
+
+class _LostError(Exception):
+    """The scheduler cannot be reached."""
+
+
+async def _gathered(client: Client, futures: Sequence[Future]) -> list[Any]:
+    """The results, in the loop of the client: there it is told at once that the connection is lost."""
+    try:
+        values: list[Any] = await client.gather(list(futures), asynchronous=True)
+    except CommClosedError:
+        raise _LostError("the connection was closed") from None
+    except concurrent.futures.CancelledError as error:
+        if getattr(error, "reason", None) == "scheduler-connection-lost" or client.status != "running":
+            raise _LostError("the connection was lost") from None
+        raise RuntimeError(f"the work was cancelled: {error}") from None
+    return values
+
+
+def _taken(task: Parcel[T]) -> Parcel[T]:
+    return task
+
+
+def _done(block: Parcel[Chunk]) -> None:
+    """Nothing; but only once the block is there."""
+
+
+def _read(piece: Piece) -> Parcel[Chunk]:
+    """A piece as one block."""
+    X, y, weights, first = zip(*piece(), strict=True)
+    return Parcel(Chunk(torch.cat(X), torch.cat(y), None if weights[0] is None else torch.cat(weights), first[0]))
+
+
+def _results(block: Parcel[Chunk], task: Parcel[Callable[[Chunk], T]], rows: int, gather: Callable[..., Any]) -> Any:
+    """What the task gives for the chunks of a block, as a list or added. One thread: workers have one core each."""
+    with torch_threads(1):
+        return Parcel(gather(task.value(chunk) for chunk in split(block.value, rows)))
+
+
+def _sum(*parts: Parcel[T]) -> Parcel[T]:
+    with torch_threads(1):
+        return Parcel(added(part.value for part in parts))

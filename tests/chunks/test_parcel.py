@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def Parcel(da):  # noqa: N802, the class; what it needs comes with Dask
+    from rcgp.chunks.parcel import Parcel
+
+    return Parcel
+
+
+def test_dask_knows_how_large_a_parcel_is(da, Parcel):
+    from dask.sizeof import sizeof
+
+    @dataclass
+    class Sums:
+        matrix: torch.Tensor
+        others: dict
+
+    nothing = sizeof(Parcel(None))
+    block = (torch.zeros(1000, 2), torch.zeros(1000), None, 0)
+    assert sizeof(Parcel(block)) - nothing == 12_000
+    assert sizeof(Parcel([Sums(torch.zeros(10, 10), {"a": torch.zeros(5)})] * 2)) - nothing == 840
+    assert sizeof(Parcel(torch.nn.Linear(10, 9))) - nothing == 396
+
+
+def test_a_slice_of_a_large_tensor_travels_alone(Parcel):
+    large = torch.arange(1e6, dtype=torch.float64).reshape(1000, 1000)
+    values = {"row": large[3], "column": large[:, 3], "turned": large[:2].T, "none": large[:0], "one": large[0, 1]}
+    content = pickle.dumps(Parcel(values))
+    assert len(content) < 50_000
+    got = pickle.loads(content).value
+    for name, value in values.items():
+        assert torch.equal(got[name], value)
+        assert got[name].dtype == value.dtype
+        got[name] += 1  # of its own, and writable
+
+
+def test_parameters_and_gradients_travel_as_such(Parcel):
+    layer = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
+    again = pickle.loads(pickle.dumps(Parcel([layer, layer.weight]))).value
+    assert isinstance(again[0].weight, torch.nn.Parameter)
+    assert again[0].weight is again[1]
+    assert torch.equal(again[0].weight, layer.weight)
