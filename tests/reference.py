@@ -133,9 +133,7 @@ def sparse_leave_one_out_by_refits(K_uu, K_u, k, y, m, w, slope, noise):
         o = np.arange(n) != i
         mean[i], variance[i] = (
             value[0]
-            for value in sparse_predict(
-                K_uu, K_u[:, o], K_u[:, [i]], k[[i]], m[[i]], y[o], m[o], w[o], slope[o], noise
-            )
+            for value in sparse_predict(K_uu, K_u[:, o], K_u[:, [i]], k[[i]], m[[i]], y[o], m[o], w[o], slope[o], noise)
         )
     return mean, variance + noise
 

@@ -19,7 +19,7 @@ from rcgp.models import RCGP, SparseRCGP, posterior_influence
 from rcgp.training import AdaptiveReport, FitError, FitReport, fit, fit_adaptive
 
 if TYPE_CHECKING:
-    from rcgp.estimator import RCGPRegressor, SavedModelError, load
+    from rcgp.estimator import RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
 
 __all__ = [
     "RCGP",
@@ -29,6 +29,7 @@ __all__ = [
     "RCGPRegressor",
     "SavedModelError",
     "SparseRCGP",
+    "SparseRCGPRegressor",
     "__version__",
     "fit",
     "fit_adaptive",
@@ -41,7 +42,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     # scikit-learn takes a second to import: only those who use the estimator wait for it.
-    if name in ("RCGPRegressor", "SavedModelError", "load"):
+    if name in ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"):
         import rcgp.estimator
 
         return getattr(rcgp.estimator, name)

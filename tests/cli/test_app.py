@@ -434,15 +434,6 @@ def test_a_reader_that_has_enough_is_no_error(houses):
     assert "BrokenPipe" not in shown.stderr
 
 
-def test_too_many_rows_for_the_memory_are_refused_with_the_figure(houses, monkeypatch, capsys):
-    monkeypatch.setattr("rcgp.cli.fitting._available_memory", lambda: 3 * 2**30)
-    assert rcgp_command("fit", houses, "--target", "price") == 0
-    capsys.readouterr()
-    monkeypatch.setattr("rcgp.cli.fitting._MATRICES", 5 * 10**6)
-    assert rcgp_command("fit", houses, "--target", "price") == 2
-    assert_one_sentence(capsys, r"40 rows needs about 59.6 GiB of memory, and 3.0 are free")
-
-
 def test_free_memory_is_known_here():
     from rcgp.cli.fitting import _available_memory
 

@@ -15,7 +15,7 @@ import torch
 from sklearn.base import clone
 
 import rcgp
-from rcgp import RCGPRegressor
+from rcgp import RCGPRegressor, SparseRCGPRegressor
 from rcgp.saving import SavedModelError, read_archive, write_archive
 from rcgp.weights import Heteroskedastic, InverseMultiquadric, OneSided, SquaredExponential
 
@@ -181,3 +181,100 @@ def test_nonsense_with_a_good_checksum_is_a_clear_error(saved, spoil):
     write_archive(saved, description, tensors)
     with pytest.raises(SavedModelError, match=r"model\.rcgp"):
         rcgp.load(saved)
+
+
+# Sparse models --------------------------------------------------------------------------------------------------------
+
+SPARSE = {
+    "default": SparseRCGPRegressor(n_inducing=12, fit_rows=30, random_state=0),
+    "paper": SparseRCGPRegressor(n_inducing=12, fit_rows=30, centre="prior", weight="se", epsilon=0.1, random_state=0),
+    "own parts": SparseRCGPRegressor(
+        kernel=with_priors(),
+        mean=gpytorch.means.LinearMean(2),
+        centre="prior",
+        weight=OneSided(InverseMultiquadric(trainable=True), "above"),
+        random_state=1,
+        polish=2,
+        threads=1,
+    ),
+}
+PER_ROW = ("weights_", "outlier_scores_", "outliers_", "loo_mean_", "loo_std_")
+
+
+def assert_same_sparse(loaded, model):
+    for part, other in zip(
+        (*model.predict(NEW, return_std=True), model.predict(NEW, return_std=True, include_noise=True)[1]),
+        (*loaded.predict(NEW, return_std=True), loaded.predict(NEW, return_std=True, include_noise=True)[1]),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(part, other)
+    for name in (*PER_ROW, "noise_variance_", "n_iter_", "feature_names_in_", "inducing_points_", "lengthscales_"):
+        assert hasattr(model, name) == hasattr(loaded, name)
+        np.testing.assert_array_equal(getattr(model, name, None), getattr(loaded, name, None))
+    for told, other in zip(model.diagnose(X, y), loaded.diagnose(X, y), strict=True):
+        for part, again in zip(told, other, strict=True):
+            np.testing.assert_array_equal(part, again)
+    for name in ("report", "polished", "rows", "fitted_rows", "spread", "seconds"):
+        assert getattr(loaded.model_, name) == getattr(model.model_, name)
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_sparse_model_is_the_same_after_a_round_trip(name, tmp_path):
+    model = clone(SPARSE[name]).fit(X, y, np.where(np.arange(40) < 3, 0.0, 1.0 + np.arange(40) % 2))
+    model.save(tmp_path / "model.rcgp")
+    loaded = rcgp.load(tmp_path / "model.rcgp")
+    assert type(loaded) is SparseRCGPRegressor
+    assert_same_sparse(loaded, model)
+    again = clone(loaded).fit(X, y).predict(NEW)
+    np.testing.assert_allclose(again, clone(model).fit(X, y).predict(NEW), rtol=1e-9, atol=1e-9)
+    loaded.save(tmp_path / "again.rcgp")
+    assert_same_sparse(rcgp.load(tmp_path / "again.rcgp"), model)
+
+
+def test_a_sparse_model_of_rows_that_were_not_in_memory_is_kept_without_them(tmp_path):
+    model = clone(SPARSE["default"]).fit([(X[:25], y[:25]), (X[25:], y[25:])])
+    model.save(tmp_path / "model.rcgp")
+    assert_same_sparse(rcgp.load(tmp_path / "model.rcgp"), model)
+
+
+def test_a_sparse_model_that_is_not_fitted_is_refused(tmp_path):
+    with pytest.raises(SavedModelError, match="not fitted yet"):
+        SparseRCGPRegressor().save(tmp_path / "model.rcgp")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda d, t: d.update(kind="RCGPRegressor"),
+        lambda d, t: d.pop("model"),
+        lambda d, t: d["model"].pop("chain"),
+        lambda d, t: d["model"]["chain"].update(links=1),
+        lambda d, t: d["model"]["chain"].update(links=0),
+        lambda d, t: d["model"]["chain"].update(links=10**9),
+        lambda d, t: d["model"]["chain"].update(threshold=-1.0),
+        lambda d, t: d["model"]["chain"].update(threshold="inf"),
+        lambda d, t: d["model"].update(kernel=d["model"]["mean"]),
+        lambda d, t: d["model"].update(rows="many"),
+        lambda d, t: d["model"].update(report=None),
+        lambda d, t: d.update(n_features_in=3),
+        lambda d, t: d["parameters"].update(n_inducing=0),
+        lambda d, t: d["parameters"].update(client="tcp://127.0.0.1:1"),
+        lambda d, t: t["model.noise"].fill_(-1.0),
+        lambda d, t: t["model.L"].fill_(torch.nan),
+        lambda d, t: t["model.posterior.L_B"].fill_(0.0),
+        lambda d, t: t.update({"model.posterior.alpha": torch.zeros(3, dtype=torch.float64)}),
+        lambda d, t: t.update({"model.Z": t["model.Z"].float()}),
+        lambda d, t: t.update({"model.weights": torch.ones(3, dtype=torch.float64)}),
+        lambda d, t: t.pop("model.loo_std"),
+        lambda d, t: t.update({"model.more": torch.ones(3)}),
+    ],
+    ids=str,
+)
+def test_nonsense_about_a_sparse_model_is_a_clear_error(tmp_path, spoil):
+    path = tmp_path / "model.rcgp"
+    clone(SPARSE["default"]).fit(X, y).save(path)
+    description, tensors = read_archive(path)
+    spoil(description, tensors)
+    write_archive(path, description, tensors)
+    with pytest.raises(SavedModelError, match=r"model\.rcgp"):
+        rcgp.load(path)

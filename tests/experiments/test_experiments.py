@@ -15,7 +15,7 @@ from rcgp.baselines import GaussianGP, MixtureGP
 from rcgp.data import load, prepare
 from rcgp.experiments import EXPERIMENTS, Options, figures, tables
 from rcgp.experiments.methods import METHODS, TITLES, Outcome, run_method
-from rcgp.experiments.paper_values import CONTAMINATIONS, DATA, TABLE_1, TABLE_2, TABLE_C_LOO
+from rcgp.experiments.paper_values import CONTAMINATIONS, DATA, TABLE_1, TABLE_2, TABLE_C_LOO, TABLE_SPARSE
 from rcgp.experiments.records import key_of
 from rcgp.experiments.scores import score
 from rcgp.models import posterior_influence
@@ -58,6 +58,8 @@ def test_the_papers_tables_are_complete():
     assert set(TABLE_1) == {(contamination, data) for contamination in CONTAMINATIONS for data in DATA}
     assert all(set(row) == {"gp", "rcgp", "t-gp", "m-gp"} for row in (*TABLE_1.values(), *TABLE_2.values()))
     assert set(TABLE_C_LOO) == {key for key in TABLE_1 if key[0] != "uniform"}
+    assert set(TABLE_SPARSE) == set(TABLE_C_LOO)
+    assert all(set(row) == {"svgp", "rcsvgp"} for row in TABLE_SPARSE.values())
     assert set(TITLES) == set(METHODS)
 
 
@@ -88,7 +90,45 @@ def test_the_papers_numbers_are_those_it_prints():
     }
 
 
-@pytest.mark.parametrize("table", [METHODS, TITLES, TABLE_1, TABLE_2, TABLE_C_LOO, TABLE_1["clean", "boston"]])
+def test_the_papers_numbers_of_sparse_models_are_those_it_prints():
+    """Sums over the columns and the rows of the appendix' table, added up from its text."""
+
+    def total(cells, i):
+        return round(sum(cell[i] for cell in cells), 2)
+
+    for column, expected in {
+        ("clean", "svgp"): (0.76, 0.01),
+        ("clean", "rcsvgp"): (0.70, 0.18),
+        ("focused", "svgp"): (1.17, 0.07),
+        ("focused", "rcsvgp"): (0.86, 0.18),
+        ("asymmetric", "svgp"): (3.26, 0.13),
+        ("asymmetric", "rcsvgp"): (2.35, 0.19),
+    }.items():
+        cells = [TABLE_SPARSE[column[0], data][column[1]] for data in DATA]
+        assert tuple(total(cells, i) for i in (0, 1)) == expected
+    for data, expected in {
+        "synthetic": (2.82, 0.0),
+        "boston": (3.69, 0.42),
+        "energy": (0.88, 0.26),
+        "yacht": (1.71, 0.08),
+    }.items():
+        cells = [cell for key, row in TABLE_SPARSE.items() if key[1] == data for cell in row.values()]
+        assert tuple(total(cells, i) for i in (0, 1)) == expected
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        METHODS,
+        TITLES,
+        TABLE_1,
+        TABLE_2,
+        TABLE_C_LOO,
+        TABLE_SPARSE,
+        TABLE_1["clean", "boston"],
+        TABLE_SPARSE["clean", "boston"],
+    ],
+)
 def test_tables_of_the_package_cannot_be_changed(table):
     with pytest.raises(TypeError):
         table["new"] = "value"
@@ -194,7 +234,7 @@ def test_times_are_medians_of_rounds_in_rotating_order(index, first, monkeypatch
 def test_the_data_of_each_run_are_those_that_it_loads(monkeypatch):
     """So that what is missing can be told before anything is run."""
     published = Options(protocol="published", splits=1)
-    for name in ("table1", "table2", "table_c_loo"):
+    for name in ("table1", "table2", "table_c_loo", "table_sparse"):
         found = {config["data"]: EXPERIMENTS[name].data_of(config) for config in EXPERIMENTS[name].configs(published)}
         assert found == {data: "boston_readfwf" if data == "boston" else data for data in DATA}
         paper = EXPERIMENTS[name].configs(Options(splits=1))

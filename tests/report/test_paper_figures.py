@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parents[3] / "shared" / "data"
 #: For each panel the labels of both axes, its title, and what its legend must tell apart.
 EPSILONS = tuple(f"ε = {epsilon}" for epsilon in ("0.01", "0.05", "0.1", "0.2", "0.5", "0.9"))
 POINTS = ("observation", "outlier")
+SPARSE = ("SVGP", "SVGP, noise fitted", "RCSVGP", "RCSVGP, leave-one-out")
 PANELS = {
     "figure_synthetic": [("x", "y", "", ("observation", "outlier", "truth", "GP", "RCGP"))],
     "figure_influence": [
@@ -30,6 +31,10 @@ PANELS = {
     "figure_outliers": [
         ("x", "y", "asymmetric", ("observation", "outlier")),
         ("x", "", "focused", ("observation", "outlier")),
+    ],
+    "figure_sparse": [
+        ("number of rows n", "clock time of a fit (s)", "", SPARSE),
+        ("number of rows n", "root mean square error", "", SPARSE),
     ],
     "figure_flash_crash": [
         ("", "DJIA (points)", "", ("observation", "GP", "RCGP")),
@@ -57,6 +62,41 @@ def values_of():
         return known[name]
 
     return values
+
+
+@pytest.fixture(scope="module")
+def records_of(values_of):
+    """Records of a figure: one, or several for the figure that is made of them."""
+
+    def records(name):
+        return sparse_records() if name == "figure_sparse" else [record_of(name, {"index": 0}, values_of(name))]
+
+    return records
+
+
+def record_of(name, config, values):
+    return Record(name, config, values, 1.0, {"rcgp": "0"}, "2026-01-01T00:00:00+00:00")
+
+
+def sparse_records(repetitions=3):
+    """Times and errors that tell size, method and repetition."""
+    methods = ("svgp", "svgp-noise", "rcsvgp", "rcsvgp-loo")
+    return [
+        record_of(
+            "figure_sparse",
+            {"n": n, "index": index},
+            {
+                "seconds": {method: 0.001 * n * (1 + i) + index for i, method in enumerate(methods)},
+                "rmse": {method: 1.0 / (1 + i) + 10.0 / n + 0.1 * index for i, method in enumerate(methods)},
+            },
+        )
+        for index in range(repetitions)
+        for n in (100, 3200, 400)
+    ]
+
+
+def drawn(name, values):
+    return DRAWINGS[name]([record_of(name, {"index": 0}, values)])
 
 
 def series_of(axis):
@@ -89,8 +129,8 @@ def test_every_figure_is_described_here():
 
 
 @pytest.mark.parametrize("name", PANELS)
-def test_every_panel_has_its_series_its_axes_and_a_legend(name, values_of):
-    figure = DRAWINGS[name](values_of(name))
+def test_every_panel_has_its_series_its_axes_and_a_legend(name, records_of):
+    figure = DRAWINGS[name](records_of(name))
     told = {text.get_text() for legend in legends_of(figure) for text in legend.get_texts()}
     assert len(figure.axes) == len(PANELS[name])
     for axis, (xlabel, ylabel, title, labels) in zip(figure.axes, PANELS[name], strict=True):
@@ -104,8 +144,8 @@ def test_every_panel_has_its_series_its_axes_and_a_legend(name, values_of):
 
 
 @pytest.mark.parametrize("name", PANELS)
-def test_no_text_is_cut_off_and_no_legend_lies_on_another_text(name, values_of):
-    figure = DRAWINGS[name](values_of(name))
+def test_no_text_is_cut_off_and_no_legend_lies_on_another_text(name, records_of):
+    figure = DRAWINGS[name](records_of(name))
     figure.draw_without_rendering()
     texts = shown_texts(figure)
     assert len(texts) > 10
@@ -119,15 +159,15 @@ def test_no_text_is_cut_off_and_no_legend_lies_on_another_text(name, values_of):
 
 
 @pytest.mark.parametrize("name", PANELS)
-def test_letters_can_be_read_at_the_width_of_a_page(name, values_of):
-    figure = DRAWINGS[name](values_of(name))
+def test_letters_can_be_read_at_the_width_of_a_page(name, records_of):
+    figure = DRAWINGS[name](records_of(name))
     width = figure.get_size_inches()[0]
     assert min(text.get_fontsize() for text in shown_texts(figure)) * min(1.0, 7.0 / width) >= 8.0
 
 
 @pytest.mark.parametrize("name", ["figure_synthetic", "figure_flash_crash", "figure_prior_mean"])
-def test_a_legend_says_what_the_bands_are_and_lies_on_no_data(name, values_of):
-    figure = DRAWINGS[name](values_of(name))
+def test_a_legend_says_what_the_bands_are_and_lies_on_no_data(name, records_of):
+    figure = DRAWINGS[name](records_of(name))
     figure.draw_without_rendering()
     (legend,) = legends_of(figure)
     assert legend.get_texts()[-1].get_text() == "95 % interval of f"
@@ -136,7 +176,7 @@ def test_a_legend_says_what_the_bands_are_and_lies_on_no_data(name, values_of):
 
 def test_figure_1_shows_all_of_its_outliers(values_of):
     values = values_of("figure_synthetic")
-    (axis,) = DRAWINGS["figure_synthetic"](values).axes
+    (axis,) = drawn("figure_synthetic", values).axes
     outliers = np.array(values["y"])[np.array(values["outlier"])]
     low, high = axis.get_ylim()
     assert low < outliers.min() < outliers.max() < high
@@ -144,7 +184,7 @@ def test_figure_1_shows_all_of_its_outliers(values_of):
 
 def test_figure_4_shows_each_curve_and_each_outlier_or_where_it_is(values_of):
     values = values_of("figure_varying_c")
-    figure = DRAWINGS["figure_varying_c"](values)
+    figure = drawn("figure_varying_c", values)
     figure.draw_without_rendering()
     outlier, x, y = (np.array(values[key]) for key in ("outlier", "x", "y"))
     colours = []
@@ -159,8 +199,8 @@ def test_figure_4_shows_each_curve_and_each_outlier_or_where_it_is(values_of):
         colours.append([tuple(line.get_color()) for line in axis.lines])
         crosses, above, below = axis.collections[1:]
         outside = (y > high) | (y < low)
-        for drawn, rows in ((crosses, ~outside), (above, y > high), (below, y < low)):
-            np.testing.assert_array_equal(drawn.get_offsets()[:, 0], x[outlier & rows])
+        for marks, rows in ((crosses, ~outside), (above, y > high), (below, y < low)):
+            np.testing.assert_array_equal(marks.get_offsets()[:, 0], x[outlier & rows])
     assert colours[0] == colours[1] == colours[2]
     assert len(set(colours[0])) == len(values["epsilon"])
     (legend,) = legends_of(figure)
@@ -169,7 +209,7 @@ def test_figure_4_shows_each_curve_and_each_outlier_or_where_it_is(values_of):
 
 def test_curves_and_bands_are_those_of_the_record(values_of):
     values = values_of("figure_prior_mean")
-    series = series_of(DRAWINGS["figure_prior_mean"](values).axes[0])
+    series = series_of(drawn("figure_prior_mean", values).axes[0])
     for label, key in (("RCGP, prior mean zero", "zero"), ("RCGP, polynomial prior mean", "polynomial")):
         np.testing.assert_array_equal(series[label], np.column_stack([values["x"], values[key]["mean"]]))
     np.testing.assert_array_equal(series["the polynomial"][:, 1], values["prior"])
@@ -180,18 +220,51 @@ def test_curves_and_bands_are_those_of_the_record(values_of):
 
 def test_the_weights_below_the_flash_crash_are_on_its_time_axis(values_of):
     values = values_of("figure_flash_crash")
-    top, bottom = DRAWINGS["figure_flash_crash"](values).axes
+    top, bottom = drawn("figure_flash_crash", values).axes
     hours = np.array(values["minute"]) / 60
     np.testing.assert_array_equal(bottom.lines[0].get_xydata(), np.column_stack([hours, values["weight"]]))
     assert top.get_xlim() == bottom.get_xlim()
 
 
+def test_the_newest_record_of_a_figure_of_one_run_is_drawn(values_of):
+    values = values_of("figure_weights")
+    old = record_of("figure_weights", {"index": 0}, {**values, "c": 2.0})
+    (axis,) = DRAWINGS["figure_weights"]([old, record_of("figure_weights", {"index": 0}, values)]).axes
+    assert "±c = ±1" in series_of(axis)
+
+
+def test_figure_6_shows_means_over_repetitions_and_their_standard_errors():
+    records = sparse_records(3)
+    figure = DRAWINGS["figure_sparse"](records)
+    time, error = figure.axes
+    for axis, key in ((time, "seconds"), (error, "rmse")):
+        series = series_of(axis)
+        for i, (label, method) in enumerate(zip(SPARSE, records[0].values[key], strict=True)):
+            runs = np.array([[r.values[key][method] for r in records if r.config["n"] == n] for n in (100, 400, 3200)])
+            np.testing.assert_allclose(series[label], np.column_stack([[100, 400, 3200], runs.mean(axis=1)]))
+            band = axis.collections[i].get_paths()[0].vertices
+            spread = runs.std(axis=1, ddof=1) / np.sqrt(3)
+            for n, mean, width in zip((100, 400, 3200), runs.mean(axis=1), spread, strict=True):
+                ends = band[band[:, 0] == n, 1]
+                assert (ends.min(), ends.max()) == pytest.approx((mean - width, mean + width))
+        assert axis.get_ylim()[0] == 0.0
+        assert [tick.get_text() for tick in axis.get_xticklabels()] == ["100", "400", "3200"]
+    # The paper's colours: SVGP green, RCSVGP blue; dashed what it does not have.
+    assert [line.get_color() for line in time.lines] == ["#4daf4a", "#4daf4a", "#377eb8", "#377eb8"]
+    assert [line.get_linestyle() for line in time.lines] == ["-", "--", "-", "--"]
+    assert legends_of(figure)[0].get_texts()[-1].get_text() == "± standard error"
+
+
+def test_figure_6_of_single_runs_has_no_bands_to_tell_of():
+    figure = DRAWINGS["figure_sparse"](sparse_records(1))
+    assert [text.get_text() for text in legends_of(figure)[0].get_texts()] == list(SPARSE)
+
+
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_figures_are_drawn_as_pdf_and_png_and_the_same_each_time(name, values_of, tmp_path):
-    record = Record(name, {"index": 0}, values_of(name), 1.0, {"rcgp": "0"}, "2026-01-01T00:00:00+00:00")
-    paths = draw_figure(record, tmp_path)
+def test_figures_are_drawn_as_pdf_and_png_and_the_same_each_time(name, records_of, tmp_path):
+    paths = draw_figure(name, records_of(name), tmp_path)
     contents = [path.read_bytes() for path in paths]
     assert [path.name for path in paths] == [f"{name}.pdf", f"{name}.png"]
     assert contents[0].startswith(b"%PDF")
     assert contents[1].startswith(b"\x89PNG")
-    assert [path.read_bytes() for path in draw_figure(record, tmp_path)] == contents
+    assert [path.read_bytes() for path in draw_figure(name, records_of(name), tmp_path)] == contents

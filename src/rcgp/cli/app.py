@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -22,23 +22,22 @@ from rcgp.cli.options import (
     Exclude,
     Features,
     FitRows,
+    Inducing,
     Mean,
     MeanOption,
     Methods,
     Missing,
     MissingOption,
+    Options,
     ProtocolOption,
     Redo,
     Restarts,
     Seed,
+    SparseOption,
     Splits,
     Target,
-    Weight,
     WeightOption,
 )
-
-if TYPE_CHECKING:
-    from rcgp.cli.fitting import Options
 
 __all__ = ["app"]
 
@@ -77,7 +76,9 @@ def fit(
     epsilon: Epsilon = None,
     mean: MeanOption = Mean.constant,
     restarts: Restarts = None,
-    fit_rows: FitRows = 2000,
+    sparse: SparseOption = None,
+    inducing: Inducing = None,
+    fit_rows: FitRows = None,
     seed: Seed = 0,
     top: Annotated[int, typer.Option(min=0, help="How many suspicious rows to show.")] = 10,
 ) -> None:
@@ -89,7 +90,9 @@ def fit(
     from rcgp.cli.printing import print_notices, print_summary
     from rcgp.estimator.saved import save
 
-    options = _options(target, features, exclude, missing, centre, weight, epsilon, mean, restarts, fit_rows, seed)
+    options = Options(
+        target, features, exclude, missing, centre, weight, epsilon, mean, restarts, sparse, inducing, fit_rows, seed
+    )
     if model is not None:
         _check_output(model, data)
     fitted = fit_table(data, options, _messages())
@@ -143,7 +146,9 @@ def outliers(
     epsilon: Epsilon = None,
     mean: MeanOption = Mean.constant,
     restarts: Restarts = None,
-    fit_rows: FitRows = 2000,
+    sparse: SparseOption = None,
+    inducing: Inducing = None,
+    fit_rows: FitRows = None,
     seed: Seed = 0,
 ) -> None:
     """Show every row with its weight, residual and flag, the most suspicious first.
@@ -157,7 +162,9 @@ def outliers(
     from rcgp.cli.fitting import fit_table
     from rcgp.cli.printing import print_notices, print_rows, score_unit, suspicion
 
-    options = _options(target, features, exclude, missing, centre, weight, epsilon, mean, restarts, fit_rows, seed)
+    options = Options(
+        target, features, exclude, missing, centre, weight, epsilon, mean, restarts, sparse, inducing, fit_rows, seed
+    )
     fitted = fit_table(data, options, _messages())
     rows = suspicion(fitted.model, fitted.y)
     print_notices(fitted.notices, _messages())
@@ -181,7 +188,9 @@ def report(
     epsilon: Epsilon = None,
     mean: MeanOption = Mean.constant,
     restarts: Restarts = None,
-    fit_rows: FitRows = 2000,
+    sparse: SparseOption = None,
+    inducing: Inducing = None,
+    fit_rows: FitRows = None,
     seed: Seed = 0,
 ) -> None:
     """Write one HTML page about a table: the fit, residuals, weights, calibration, suspicious rows.
@@ -194,7 +203,9 @@ def report(
     from rcgp.cli.printing import print_notices
     from rcgp.report import write_report
 
-    options = _options(target, features, exclude, missing, centre, weight, epsilon, mean, restarts, fit_rows, seed)
+    options = Options(
+        target, features, exclude, missing, centre, weight, epsilon, mean, restarts, sparse, inducing, fit_rows, seed
+    )
     _check_output(output, data)
     fitted = fit_table(data, options, _messages())
     plain = fit_plain(fitted, options, _messages())
@@ -248,44 +259,6 @@ def demo(
     from rcgp.cli.demo import run_demo
 
     run_demo(output, _results())
-
-
-def _options(
-    target: str,
-    features: list[str] | None,
-    exclude: list[str] | None,
-    missing: Missing,
-    centre: Centre,
-    weight: Weight | None,
-    epsilon: float | None,
-    mean: Mean,
-    restarts: int | None,
-    fit_rows: int,
-    seed: int,
-) -> Options:
-    """The options together, or an error of usage where some of them exclude each other."""
-    given = {"--weight": weight, "--epsilon": epsilon, "--restarts": restarts}
-    chosen = [name for name, value in given.items() if value is not None]
-    if centre is Centre.adaptive and chosen:
-        raise typer.BadParameter(
-            "adaptive centring chooses that by itself; add --centre prior for the paper's method, or leave it out",
-            param_hint=chosen,
-        )
-    from rcgp.cli.fitting import Options
-
-    return Options(
-        target=target,
-        features=features or None,
-        exclude=exclude or (),
-        missing=missing.value,
-        centre=centre.value,
-        weight=None if weight is None else weight.value,
-        epsilon=epsilon,
-        mean=mean.value,
-        restarts=restarts or 0,
-        fit_rows=fit_rows,
-        seed=seed,
-    )
 
 
 def _check_output(path: Path, *inputs: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,37 +18,24 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from sklearn.exceptions import ConvergenceWarning
 
 from rcgp import AdaptiveReport, FitError
-from rcgp.estimator import RCGPRegressor
-from rcgp.table import Encoding, Missing, TableError, encode, learn_encoding, read_table
+from rcgp.cli.options import Choice, Options, many
+from rcgp.estimator import RCGPRegressor, SparseRCGPRegressor
+from rcgp.table import Encoding, TableError, encode, learn_encoding, read_table
 
-__all__ = ["Fitted", "Options", "fit_plain", "fit_table"]
+__all__ = ["Fitted", "Regressor", "fit_plain", "fit_table"]
 
-# n x n matrices of float64 that a leave-one-out prediction of all rows holds at once, at its peak.
-_MATRICES = 5
+Regressor: TypeAlias = RCGPRegressor | SparseRCGPRegressor
 
-
-@dataclass(frozen=True)
-class Options:
-    """How to fit, as the command line says."""
-
-    target: str
-    features: Sequence[str] | None
-    exclude: Sequence[str]
-    missing: Missing
-    centre: str
-    weight: str | None
-    epsilon: float | None
-    mean: str
-    restarts: int
-    fit_rows: int
-    seed: int
+# n x n matrices of float64 held at the peak, as measured: while hyperparameters are chosen on n rows, more where there
+# are many features, and by an exact model of n rows that has them.
+_SEARCH_MATRICES, _MODEL_MATRICES = 9.0, 3.5
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A fitted model, the numbers that it was fitted to, and what the user should know."""
 
-    model: RCGPRegressor
+    model: Regressor
     encoding: Encoding
     X: pd.DataFrame
     y: pd.Series[float]
@@ -57,34 +46,30 @@ def fit_table(path: Path, options: Options, console: Console) -> Fitted:
     """Read a table, turn it into numbers and fit the robust model, showing progress on the console."""
     table = read_table(path)
     columns = list(table.columns)
-    features = None if options.features is None else _column_names(options.features, columns)
-    exclude = _column_names(options.exclude, columns)
-    encoding, notices = learn_encoding(table, options.target, features, options.missing, exclude)
-    encoded = encode(table, encoding, options.missing)
+    features = _column_names(options.features, columns) if options.features else None
+    exclude = _column_names(options.exclude or (), columns)
+    encoding, notices = learn_encoding(table, options.target, features, options.missing.value, exclude)
+    encoded = encode(table, encoding, options.missing.value)
     if encoded.y is None:  # which encode gives when asked for it
         raise TypeError("the target is missing")
-    notices += encoded.notices
     rows = len(encoded.y)
-    _check_memory(rows)
-    if rows > options.fit_rows:
-        notices.append(
-            f"hyperparameters were chosen on a random sample of {options.fit_rows} of {rows} rows (--fit-rows); the "
-            "fitted model uses all rows"
-        )
-    objective = "marginal" if options.weight == "constant" else "loo"
-    model = _regressor(options, options.centre, options.weight, objective)
+    choice = options.for_rows(rows)
+    _check_memory(rows, choice, options)
+    weight = None if options.weight is None else options.weight.value
+    model = _regressor(options, choice, options.centre.value, weight, options.epsilon)
     _fit(model, encoded.X, encoded.y, console, "Fitting the model")
-    return Fitted(model, encoding, encoded.X, encoded.y, notices + _fit_notices(model, encoded.y))
+    notices += [*encoded.notices, *_choice_notices(model, rows, choice, options), *_fit_notices(model, encoded.y)]
+    return Fitted(model, encoding, encoded.X, encoded.y, notices)
 
 
-def fit_plain(fitted: Fitted, options: Options, console: Console) -> RCGPRegressor:
-    """An ordinary GP of the same data, for comparison."""
-    plain = _regressor(options, "prior", "constant", "marginal")
+def fit_plain(fitted: Fitted, options: Options, console: Console) -> Regressor:
+    """An ordinary GP of the same data, for comparison; sparse if the other is."""
+    plain = _regressor(options, options.for_rows(len(fitted.y)), "prior", "constant", None)
     _fit(plain, fitted.X, fitted.y, console, "Fitting a plain GP to compare")
     return plain
 
 
-def _fit(model: RCGPRegressor, X: pd.DataFrame, y: pd.Series[float], console: Console, title: str) -> None:
+def _fit(model: Regressor, X: pd.DataFrame, y: pd.Series[float], console: Console, title: str) -> None:
     """Fit, with progress on a terminal; a fit that fails names the row of the file."""
     with _progress(console, title) as report, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
@@ -98,17 +83,20 @@ def _fit(model: RCGPRegressor, X: pd.DataFrame, y: pd.Series[float], console: Co
     model.set_params(progress=False)
 
 
-def _regressor(options: Options, centre: str, weight: str | None, objective: str) -> RCGPRegressor:
-    return RCGPRegressor(
-        centre=centre,
-        weight=weight,
-        objective=objective,
-        epsilon=options.epsilon,
-        mean=options.mean,
-        n_restarts=options.restarts,
-        fit_rows=options.fit_rows,
-        random_state=options.seed,
-    )
+def _regressor(options: Options, choice: Choice, centre: str, weight: str | None, epsilon: float | None) -> Regressor:
+    """The model to fit. A sparse one chooses its hyperparameters by leave-one-out, whatever the weight."""
+    common: dict[str, Any] = {
+        "centre": centre,
+        "weight": weight,
+        "epsilon": epsilon,
+        "mean": options.mean.value,
+        "fit_rows": choice.fit_rows,
+        "random_state": options.seed,
+    }
+    if choice.sparse:
+        return SparseRCGPRegressor(n_inducing=choice.inducing, **common)
+    objective = "marginal" if weight == "constant" else "loo"
+    return RCGPRegressor(objective=objective, n_restarts=options.restarts or 0, **common)
 
 
 def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
@@ -119,29 +107,64 @@ def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
     return names
 
 
-def _check_memory(rows: int) -> None:
-    """Refuse a table whose exact fit needs more memory than there is."""
-    needed, free = _MATRICES * 8 * rows**2, _available_memory()
+def _check_memory(rows: int, choice: Choice, options: Options) -> None:
+    """Refuse, before it begins, a fit that needs more memory than there is."""
+    searched = min(rows, choice.fit_rows)
+    search, model = (8 * _SEARCH_MATRICES * searched**2, 8 * _MODEL_MATRICES * rows**2)
+    if choice.sparse or search > model:
+        what, needed = f"to choose hyperparameters on {many(searched)} rows takes", search
+        remedy = "lower --fit-rows"
+    else:
+        what, needed = f"an exact fit of {many(rows)} rows needs", model
+        remedy = "leave --exact out" if options.sparse is False else "add --sparse"
+    free = _available_memory()
     if free is not None and needed > free:
-        raise TableError(
-            f"an exact fit of {rows} rows needs about {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} are "
-            "free: use fewer rows"
-        )
+        raise TableError(f"{what} about {_gigabytes(needed)} GB of memory, and {_gigabytes(free)} are free: {remedy}")
+
+
+def _gigabytes(size: float) -> str:
+    return many(round(size / 1e9)) if size >= 1e10 else f"{size / 1e9:.1f}"
 
 
 def _available_memory() -> int | None:
-    """Free memory in bytes, within the limit of a container if there is one; None where the system does not say."""
+    """Free memory in bytes, within the limit of a container if there is one; None where the system does not say.
+
+    Where it only says how much memory there is, that.
+    """
     free = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         free += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    if not free:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # each for some system
+            free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     with contextlib.suppress(OSError, ValueError):
         limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current"))
-        free.append(int(limit) - int(used))
+        free.append(int(limit) - int(used) + _forgettable())
     return min(free, default=None)
 
 
-def _fit_notices(model: RCGPRegressor, y: pd.Series[float]) -> list[str]:
+def _forgettable() -> int:
+    """Bytes of files that the system keeps in a container's memory only as long as nobody needs it."""
+    lines = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+
+
+def _choice_notices(model: Regressor, rows: int, choice: Choice, options: Options) -> list[str]:
+    """What the number of rows decided."""
+    notices = []
+    if isinstance(model, SparseRCGPRegressor) and options.sparse is None:
+        points = len(model.inducing_points_)
+        notices.append(f"{many(rows)} rows: fitted through {many(points)} inducing points; --exact for the exact model")
+    if rows > choice.fit_rows:
+        notices.append(
+            f"hyperparameters were chosen on a random sample of {many(choice.fit_rows)} of {many(rows)} rows "
+            "(--fit-rows); the fitted model uses all rows"
+        )
+    return notices
+
+
+def _fit_notices(model: Regressor, y: pd.Series[float]) -> list[str]:
     """What the numbers of a fit say about the fit itself."""
     if isinstance(model.fit_report_, AdaptiveReport):  # whose variances are calibrated
         return []

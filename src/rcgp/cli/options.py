@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,28 +11,41 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "SPARSE_ABOVE",
     "Centre",
     "CentreOption",
+    "Choice",
     "Data",
     "Epsilon",
     "Exclude",
     "Features",
     "FitRows",
+    "Inducing",
     "Mean",
     "MeanOption",
     "Methods",
     "Missing",
     "MissingOption",
+    "Options",
     "Protocol",
     "ProtocolOption",
     "Redo",
     "Restarts",
     "Seed",
+    "SparseOption",
     "Splits",
     "Target",
     "Weight",
     "WeightOption",
+    "many",
 ]
+
+#: Tables of more rows than this are fitted through inducing points unless told otherwise. An exact fit takes half a
+#: minute there, four times as long as a sparse one, and soon minutes.
+SPARSE_ABOVE = 4000
+_INDUCING = 500
+# Rows on which hyperparameters are chosen.
+_EXACT_FIT_ROWS, _SPARSE_FIT_ROWS = 2000, 1000
 
 
 class Missing(StrEnum):
@@ -106,14 +121,118 @@ Restarts = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="With --centre prior: further starts of the optimiser, of which the best is kept.",
+        help="With --centre prior, in an exact fit: further starts of the optimiser, of which the best is kept.",
         show_default="0",
     ),
 ]
+SparseOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--sparse/--exact",
+        help="See the function through inducing points, in time proportional to the rows, or through all rows, in time "
+        "proportional to their cube.",
+        show_default=f"sparse above {SPARSE_ABOVE} rows",
+    ),
+]
+Inducing = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="In a sparse fit: largest number of inducing points. More of them see more of the function.",
+        show_default=f"{_INDUCING}",
+    ),
+]
 FitRows = Annotated[
-    int, typer.Option(min=2, help="Largest number of rows on which hyperparameters are chosen; the fit uses all rows.")
+    int | None,
+    typer.Option(
+        min=2,
+        help="Largest number of rows on which hyperparameters are chosen; the fit uses all rows.",
+        show_default=f"{_EXACT_FIT_ROWS}; {_SPARSE_FIT_ROWS} in a sparse fit",
+    ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to fit, as the command line says; ``None`` where it does not say.
+
+    Raises:
+        typer.BadParameter: where some exclude each other.
+    """
+
+    target: str
+    features: Sequence[str] | None
+    exclude: Sequence[str] | None
+    missing: Missing
+    centre: Centre
+    weight: Weight | None
+    epsilon: float | None
+    mean: Mean
+    restarts: int | None
+    sparse: bool | None
+    inducing: int | None
+    fit_rows: int | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.sparse is not None:
+            _check_kind(self, self.sparse)
+        given = {"--weight": self.weight, "--epsilon": self.epsilon, "--restarts": self.restarts}
+        chosen = [name for name, value in given.items() if value is not None]
+        if self.centre is Centre.adaptive and chosen:
+            raise typer.BadParameter(
+                "adaptive centring chooses that by itself; add --centre prior for the paper's method, or leave it out",
+                param_hint=chosen,
+            )
+
+    def for_rows(self, rows: int) -> Choice:
+        """What was not said, chosen for a table of so many rows.
+
+        Raises:
+            typer.BadParameter: where an option means nothing to the kind of fit that such a table gets.
+        """
+        sparse = rows > SPARSE_ABOVE if self.sparse is None else self.sparse
+        if self.sparse is None:
+            _check_kind(self, sparse, f", which is what {many(rows)} rows get")
+        return Choice(
+            sparse=sparse,
+            inducing=self.inducing or _INDUCING,
+            fit_rows=self.fit_rows or (_SPARSE_FIT_ROWS if sparse else _EXACT_FIT_ROWS),
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What depends on the number of rows.
+
+    Attributes:
+        sparse: whether the fit goes through inducing points.
+        inducing: how many of them, at most, if so.
+        fit_rows: rows on which hyperparameters are chosen, at most.
+    """
+
+    sparse: bool
+    inducing: int
+    fit_rows: int
+
+
+def _check_kind(options: Options, sparse: bool, why: str = "") -> None:
+    """Refuse an option that means nothing to a kind of fit."""
+    if sparse and options.restarts is not None:
+        raise typer.BadParameter(
+            f"there are no restarts in a sparse fit{why}; say --exact, or leave it out", param_hint=["--restarts"]
+        )
+    if not sparse and options.inducing is not None:
+        raise typer.BadParameter(
+            f"there are no inducing points in an exact fit{why}; say --sparse, or leave it out",
+            param_hint=["--inducing"],
+        )
+
+
+def many(count: int) -> str:
+    """A number of things, for people: from ten thousand on with gaps."""
+    return f"{count:,}".replace(",", " ") if count >= 10_000 else str(count)
 
 
 class Protocol(StrEnum):

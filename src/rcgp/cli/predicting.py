@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from rcgp.cli.fitting import Regressor
 from rcgp.cli.printing import NORMAL_95
-from rcgp.estimator import RCGPRegressor
 from rcgp.estimator.saved import load_with_table
 from rcgp.saving import SavedModelError, write_whole
 from rcgp.table import Column, Encoding, Missing, TableError, encode, read_table
@@ -54,7 +54,7 @@ def write_table(table: pd.DataFrame, path: Path | None) -> None:
     write_whole(path, table.to_parquet(index=False) if parquet else table.to_csv(index=False).encode())
 
 
-def _columns_of(model: RCGPRegressor, table: pd.DataFrame) -> Encoding:
+def _columns_of(model: Regressor, table: pd.DataFrame) -> Encoding:
     """For a model saved in Python: columns of numbers with its feature names, or all columns in their order."""
     names = getattr(model, "feature_names_in_", None)
     if names is None and len(table.columns) != model.n_features_in_:

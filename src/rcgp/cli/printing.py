@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from rcgp.cli.fitting import Fitted
-from rcgp.estimator import RCGPRegressor
+from rcgp.cli.fitting import Fitted, Regressor
+from rcgp.estimator import SparseRCGPRegressor
 
 __all__ = [
     "NORMAL_95",
@@ -29,7 +29,7 @@ __all__ = [
 NORMAL_95 = 1.959963984540054
 
 
-def suspicion(model: RCGPRegressor, y: pd.Series[float]) -> pd.DataFrame:
+def suspicion(model: Regressor, y: pd.Series[float]) -> pd.DataFrame:
     """Every row with what the others predict there, the most suspicious first.
 
     Columns: row, observed, expected, residual, score (the residual in standard deviations, on which the flag goes; of
@@ -51,7 +51,7 @@ def suspicion(model: RCGPRegressor, y: pd.Series[float]) -> pd.DataFrame:
     return rows.iloc[order].reset_index(drop=True)
 
 
-def score_unit(model: RCGPRegressor) -> str:
+def score_unit(model: Regressor) -> str:
     """What scores are measured in: the model's standard deviations where they are calibrated, else robust ones."""
     return "sd" if model.centre == "adaptive" else "robust sd"
 
@@ -64,8 +64,10 @@ def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
     covered = float((np.abs(y.to_numpy() - model.loo_mean_) <= NORMAL_95 * model.loo_std_).mean())
     flagged = int(rows["outlier"].sum())
     report = model.fit_report_
+    sparse = [("inducing points", f"{len(model.inducing_points_)}")] if isinstance(model, SparseRCGPRegressor) else []
     facts = (
         ("rows used", f"{len(y)}"),
+        *sparse,
         ("target", printable(y.name)),
         ("noise", f"standard deviation {number(model.noise_variance_**0.5)}"),
         ("leave-one-out error", f"absolute: median {number(error.median())}, mean {number(error.mean())}"),

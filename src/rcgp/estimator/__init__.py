@@ -2,6 +2,7 @@
 
 from rcgp.estimator.regressor import RCGPRegressor
 from rcgp.estimator.saved import load
+from rcgp.estimator.sparse import SparseRCGPRegressor
 from rcgp.saving import SavedModelError
 
-__all__ = ["RCGPRegressor", "SavedModelError", "load"]
+__all__ = ["RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"]

@@ -6,6 +6,7 @@
 ``scores``        of predictive distributions
 ``tables``        the paper's tables
 ``figures``       the paper's figures, as numbers
+``sparse``        the figure of sparse models, which is made of many runs
 ``paper_values``  the numbers that the paper prints
 """
 
@@ -15,7 +16,7 @@ from types import MappingProxyType
 from rcgp.experiments.figures import FIGURES
 from rcgp.experiments.records import LockedError, Record, RecordFile
 from rcgp.experiments.runner import Experiment, Failure, Options, configs_of, run_experiment, runs_to_make
-from rcgp.experiments.tables import TABLE_1, TABLE_2, TABLE_C_LOO
+from rcgp.experiments.tables import TABLE_1, TABLE_2, TABLE_C_LOO, TABLE_SPARSE
 
 __all__ = [
     "EXPERIMENTS",
@@ -32,5 +33,5 @@ __all__ = [
 
 #: Every experiment by its name.
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
-    {experiment.name: experiment for experiment in (TABLE_1, TABLE_2, TABLE_C_LOO, *FIGURES)}
+    {experiment.name: experiment for experiment in (TABLE_1, TABLE_2, TABLE_C_LOO, TABLE_SPARSE, *FIGURES)}
 )

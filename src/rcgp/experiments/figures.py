@@ -15,6 +15,7 @@ from rcgp.baselines import GaussianGP
 from rcgp.data import Asymmetric, Focused, load, prepare
 from rcgp.experiments.records import Config
 from rcgp.experiments.runner import Experiment, Options
+from rcgp.experiments.sparse import FIGURE_SPARSE
 from rcgp.models import RCGP, posterior_influence
 from rcgp.training import fit
 from rcgp.weights import InverseMultiquadric, NoNoiseTerm, NoShrinkage, SquaredExponential, WeightFunction
@@ -242,13 +243,14 @@ def _in_dollars(values: list[float], key: str, y: Numbers) -> list[float]:
     return [shift + float(y.std()) * value for value in values]
 
 
-#: Every figure of the paper that needs exact models only.
+#: Every figure of the paper that is no Bayesian optimisation, in its order.
 FIGURES = (
     Experiment("figure_synthetic", "Figure 1: a GP and an RCGP with 10 % outliers", _once, _synthetic),
     Experiment("figure_influence", "Figure 2: influence of one observation", _once, _influence),
     Experiment("figure_weights", "Figure 3: weight functions", _once, _weights),
     Experiment("figure_varying_c", "Figure 4: the threshold c and the two terms of the method", _once, _varying_c),
     Experiment("figure_outliers", "Figure 5: asymmetric and focused outliers", _once, _outliers),
+    FIGURE_SPARSE,
     Experiment(
         "figure_flash_crash",
         "Figure 7: the flash crash of 23 April 2013",

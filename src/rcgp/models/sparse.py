@@ -32,8 +32,9 @@ class SparseRCGP(RCGP):
         train_X: ``n x d`` inputs.
         train_y: ``n`` observations.
         inducing: how many inducing points to choose among the rows, or ``m x d`` points.
-        selection: ``"greedy"``, the rows that are least known from those before, or ``"kmeans"``; see
-            :func:`rcgp.models.inducing.choose_inducing`.
+        selection: ``"kmeans"``, rows spread out by k-means++, or ``"greedy"``, the rows that are least known from those
+            before; see :func:`rcgp.models.inducing.choose_inducing`. Greedy goes by the kernel: it is for
+            hyperparameters that are known, since long lengthscales need few points and end it early.
         train_inducing: fit the points along with the hyperparameters.
         **options: ``kernel``, ``mean``, ``weight``, ``noise`` and ``sample_weight`` of :class:`RCGP`.
 
@@ -56,7 +57,7 @@ class SparseRCGP(RCGP):
         train_y: Tensor,
         *,
         inducing: int | Tensor = 500,
-        selection: str = "greedy",
+        selection: str = "kmeans",
         train_inducing: bool = False,
         **options: Any,
     ) -> None:

@@ -5,7 +5,7 @@ At the size at which a journal prints them, one or two columns wide: no letter i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from rcgp.experiments import Record
+from rcgp.experiments.methods import TITLES
 
 __all__ = ["DRAWINGS", "draw_figure"]
 
@@ -26,16 +27,19 @@ _GP, _RCGP, _SE, _BROWN, _POINTS, _OUTLIER = "#4daf4a", "#377eb8", "#ff7f00", "#
 _WIDE = 7.0
 _SMALL = 8.0
 
+#: What the bands around posterior means are.
+_INTERVAL = "95 % interval of f"
+
 Values = dict[str, Any]
 
 
-def draw_figure(record: Record, folder: Path) -> list[Path]:
-    """Draw the figure of a record as PDF and PNG; returns both files."""
-    figure = DRAWINGS[record.experiment](record.values)
+def draw_figure(experiment: str, records: Sequence[Record], folder: Path) -> list[Path]:
+    """Draw the figure of an experiment from its records as PDF and PNG; returns both files."""
+    figure = DRAWINGS[experiment](records)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{record.experiment}.{suffix}" for suffix in ("pdf", "png")]
+    paths = [folder / f"{experiment}.{suffix}" for suffix in ("pdf", "png")]
     for path in paths:
-        # No date inside, so that the same record gives the same file.
+        # No date inside, so that the same records give the same file.
         metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
         figure.savefig(path, dpi=150, metadata=metadata)
     return paths
@@ -50,7 +54,7 @@ def _synthetic(values: Values) -> Figure:
     _band(axis, values["grid"], values["gp"], _GP, "GP")
     _band(axis, values["grid"], values["rcgp"], _RCGP, "RCGP")
     axis.set(xlabel="x", ylabel="y", xlim=_span(values["grid"]))
-    _legend_above(figure, axis, bands=True)
+    _legend_above(figure, axis, bands=_INTERVAL)
     return figure
 
 
@@ -130,7 +134,7 @@ def _flash_crash(values: Values) -> Figure:
     top.set(ylabel="DJIA (points)")
     bottom.plot(hours, values["weight"], color=_RCGP, linewidth=1.0)
     bottom.set(xlabel="time of day on 23 April 2013 (hours)", ylabel="weight", ylim=(0, 1.05))
-    _legend_above(figure, top, bands=True)
+    _legend_above(figure, top, bands=_INTERVAL)
     return figure
 
 
@@ -144,8 +148,39 @@ def _prior_mean(values: Values) -> Figure:
     _band(axis, values["x"], values["polynomial"], _BROWN, "RCGP, polynomial prior mean")
     axis.plot(values["x"], values["prior"], color=_BROWN, linestyle=":", linewidth=0.8, label="the polynomial")
     axis.set(xlabel="x", ylabel="y")
-    _legend_above(figure, axis, columns=4, bands=True)
+    _legend_above(figure, axis, columns=4, bands=_INTERVAL)
     return figure
+
+
+def _sparse(records: Sequence[Record]) -> Figure:
+    """Figure 6: clock time of a fit and root mean square error against n, from all runs of all sizes.
+
+    Dashed where the noise variance is fitted, which the paper holds fixed.
+    """
+    figure = Figure(figsize=(_WIDE, 3.2), layout="constrained")
+    names = {"seconds": "clock time of a fit (s)", "rmse": "root mean square error"}
+    sizes = np.array(sorted({record.config["n"] for record in records}))
+    lines = (("svgp", _GP, "-"), ("svgp-noise", _GP, "--"), ("rcsvgp", _RCGP, "-"), ("rcsvgp-loo", _RCGP, "--"))
+    for axis, (key, name) in zip(figure.subplots(1, 2), names.items(), strict=True):
+        for method, colour, style in lines:
+            runs = [[r.values[key][method] for r in records if r.config["n"] == size] for size in sizes]
+            mean, error = np.array([_mean_and_error(values) for values in runs]).T
+            axis.plot(sizes, mean, style, color=colour, marker="o", markersize=3, label=TITLES[method])
+            axis.fill_between(sizes, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
+        axis.set_xscale("log")
+        axis.set_xticks(sizes, [f"{size}" for size in sizes])
+        axis.minorticks_off()
+        axis.set(xlabel="number of rows n", ylabel=name)
+        axis.set_ylim(bottom=0.0)
+    _legend_above(figure, axis, columns=5, bands="± standard error" if len(records) > len(sizes) else "")
+    return figure
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error, zero for a single value."""
+    numbers = np.array(values, dtype=np.float64)
+    error = numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
+    return float(numbers.mean()), float(error)
 
 
 def _points(axis: Axes, values: Values, view: tuple[float, float] = (-np.inf, np.inf)) -> None:
@@ -164,11 +199,11 @@ def _points(axis: Axes, values: Values, view: tuple[float, float] = (-np.inf, np
             )
 
 
-def _legend_above(figure: Figure, axis: Axes, columns: int = 6, bands: bool = False) -> None:
-    """What the series of one panel are, above all panels, where it covers no data."""
+def _legend_above(figure: Figure, axis: Axes, columns: int = 6, bands: str = "") -> None:
+    """What the series of one panel are and what the bands, above all panels, where it covers no data."""
     handles, labels = axis.get_legend_handles_labels()
     if bands:
-        handles, labels = [*handles, Patch(color=_POINTS, alpha=0.3, linewidth=0)], [*labels, "95 % interval of f"]
+        handles, labels = [*handles, Patch(color=_POINTS, alpha=0.3, linewidth=0)], [*labels, bands]
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=_SMALL)
 
 
@@ -192,15 +227,21 @@ def _range_of(curves: Any) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-#: What draws each figure from the values of its record.
-DRAWINGS: Mapping[str, Callable[[Values], Figure]] = MappingProxyType(
+def _newest(draw: Callable[[Values], Figure]) -> Callable[[Sequence[Record]], Figure]:
+    """A figure of one run, drawn from the values of the newest of its records."""
+    return lambda records: draw(records[-1].values)
+
+
+#: What draws each figure from its records.
+DRAWINGS: Mapping[str, Callable[[Sequence[Record]], Figure]] = MappingProxyType(
     {
-        "figure_synthetic": _synthetic,
-        "figure_influence": _influence,
-        "figure_weights": _weights,
-        "figure_varying_c": _varying_c,
-        "figure_outliers": _outliers,
-        "figure_flash_crash": _flash_crash,
-        "figure_prior_mean": _prior_mean,
+        "figure_synthetic": _newest(_synthetic),
+        "figure_influence": _newest(_influence),
+        "figure_weights": _newest(_weights),
+        "figure_varying_c": _newest(_varying_c),
+        "figure_outliers": _newest(_outliers),
+        "figure_sparse": _sparse,
+        "figure_flash_crash": _newest(_flash_crash),
+        "figure_prior_mean": _newest(_prior_mean),
     }
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +26,7 @@ _INTRODUCTION = (
     "Every table and figure below was made from records of runs on this package's own code. In tables our number comes "
     "first, the paper's behind a slash; smaller errors are better, and the best of each row is in bold. GP is the "
     "ordinary Gaussian process, RCGP the paper's method, adaptive RCGP what this package does by default; t-GP, m-GP "
-    "and winsorized GP are the competitors."
+    "and winsorized GP are the competitors. SVGP and RCSVGP are GP and RCGP seen through inducing points."
 )
 
 _STYLE = """
@@ -91,10 +90,9 @@ def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[P
 
 
 def _drawn(experiment: str, records: Sequence[Record], folder: Path) -> tuple[list[Path], list[str]]:
-    """The files of a figure, from the newest of its records; none, and a notice, where that is of another kind."""
-    record = replace(records[-1], experiment=experiment)
+    """The files of a figure; none, and a notice, where its records are of another kind."""
     try:
-        return draw_figure(record, folder), []
+        return draw_figure(experiment, records, folder), []
     except _ODD as error:
         reason = f"{type(error).__name__}: {error}"
         return [], [f"{experiment}: its record cannot be drawn ({reason}); --redo all makes it again"]
@@ -159,10 +157,9 @@ def _commands(experiment: str, records: Sequence[Record]) -> list[str]:
         splits = 1 + max((index for index in indices if isinstance(index, int)), default=0)
         options = Options(protocol=protocol or "paper", splits=splits, quick=True)
         quick = {key_of(config) for config in EXPERIMENTS[experiment].configs(options)}
-        words = [f"rcgp reproduce {experiment}"]
-        if protocol is not None:
-            small = {record.key for record in chosen} <= quick
-            words += [f"--protocol {protocol}", "--quick" if small else f"--splits {splits}"]
+        words = [f"rcgp reproduce {experiment}", *([f"--protocol {protocol}"] if protocol is not None else [])]
+        if len(EXPERIMENTS[experiment].configs(Options())) > 1:  # most figures are one run
+            words.append("--quick" if {record.key for record in chosen} <= quick else f"--splits {splits}")
         commands.append(" ".join(words))
     return commands
 

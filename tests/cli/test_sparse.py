@@ -1,0 +1,359 @@
+"""Many rows on the command line: which kind of model is fitted, what is said of it, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import rcgp
+from rcgp import RCGPRegressor, SparseRCGPRegressor
+from rcgp.cli import fitting, run
+from rcgp.cli.options import SPARSE_ABOVE, Centre, Mean, Missing, Options
+
+NOTICE = "120 rows: fitted through 20 inducing points; --exact for the exact model"
+
+
+def wave_table(n=120):
+    random = np.random.default_rng(3)
+    table = pd.DataFrame({"a": random.uniform(0, 10, n), "b": random.uniform(0, 1, n)})
+    table["y"] = np.sin(table["a"]) + table["b"] + 0.1 * random.standard_normal(n)
+    table.loc[[7, 50], "y"] += 6.0
+    return table
+
+
+@pytest.fixture
+def waves(tmp_path):
+    path = tmp_path / "waves.csv"
+    wave_table().to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def many_are_100(monkeypatch):
+    """Tables of more than 100 rows are large."""
+    monkeypatch.setattr("rcgp.cli.options.SPARSE_ABOVE", 100)
+
+
+def rcgp_command(*arguments):
+    return run([str(argument) for argument in arguments])
+
+
+def assert_one_sentence(capsys, message):
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("rcgp: ")
+    assert err.count("\n") == 1
+    assert re.search(message, err), err
+
+
+def fit_options(**given):
+    unsaid = dict.fromkeys(("features", "exclude", "weight", "epsilon", "restarts", "sparse", "inducing", "fit_rows"))
+    common = {"target": "y", "missing": Missing.error, "centre": Centre.adaptive, "mean": Mean.constant, "seed": 0}
+    return Options(**{**unsaid, **common, **given})
+
+
+def test_the_number_of_rows_chooses_what_was_not_said():
+    assert SPARSE_ABOVE == 4000
+    few, many = fit_options().for_rows(4000), fit_options().for_rows(4001)
+    assert (few.sparse, few.fit_rows) == (False, 2000)
+    assert (many.sparse, many.inducing, many.fit_rows) == (True, 500, 1000)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("rows", [10, 10**6])
+def test_what_was_said_counts_whatever_the_number_of_rows(sparse, rows):
+    choice = fit_options(sparse=sparse, fit_rows=300).for_rows(rows)
+    assert (choice.sparse, choice.fit_rows) == (sparse, 300)
+
+
+@pytest.mark.parametrize("command", ["fit", "outliers", "report"])
+def test_the_help_states_the_number_of_rows(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert rcgp_command(command, "--help") == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"--sparse +--exact .*sparse above 4000 rows", shown)
+    assert re.search(r"--inducing .*500", shown)
+
+
+@pytest.mark.usefixtures("many_are_100")
+def test_large_tables_are_fitted_through_inducing_points_with_a_notice(waves, tmp_path, capsys):
+    model = tmp_path / "m.rcgp"
+    assert rcgp_command("fit", waves, "--target", "y", "--inducing", "20", "--seed", "4", "--model", model) == 0
+    out, err = capsys.readouterr()
+    assert f"note: {NOTICE}\n" in err
+    assert "--fit-rows" not in err  # all 120 rows were used
+    loaded, table = rcgp.load(model), wave_table()
+    direct = SparseRCGPRegressor(n_inducing=20, random_state=4).fit(table[["a", "b"]], table["y"])
+    assert isinstance(loaded, SparseRCGPRegressor)
+    np.testing.assert_allclose(loaded.loo_mean_, direct.loo_mean_, rtol=1e-9)
+    assert re.search(r"^inducing points +20$", out, re.MULTILINE)
+    assert re.search(r"^rows used +120$", out, re.MULTILINE)
+    flagged = [int(line.split()[0]) for line in out.splitlines() if line.endswith("outlier")]
+    assert sorted(flagged) == [8, 51]
+
+
+@pytest.mark.parametrize(
+    ("option", "kind"), [("--exact", RCGPRegressor), ("--sparse", SparseRCGPRegressor)], ids=["exact", "sparse"]
+)
+@pytest.mark.parametrize("limit", [100, 4000])
+def test_the_kind_that_was_asked_for_is_fitted_without_a_notice(
+    option, kind, limit, waves, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("rcgp.cli.options.SPARSE_ABOVE", limit)
+    model = tmp_path / "m.rcgp"
+    arguments = ("--fit-rows", "60", option, "--model", model)
+    assert rcgp_command("fit", waves, "--target", "y", *arguments) == 0
+    out, err = capsys.readouterr()
+    assert type(rcgp.load(model)) is kind
+    assert "fitted through" not in err
+    assert "sample of 60 of 120 rows (--fit-rows)" in err
+    assert ("inducing points" in out) == (kind is SparseRCGPRegressor)
+
+
+def test_options_reach_the_sparse_model(waves, tmp_path):
+    model = tmp_path / "m.rcgp"
+    paper = ("--centre", "prior", "--weight", "se", "--epsilon", "0.2", "--mean", "robust_linear", "--seed", "5")
+    many = ("--sparse", "--inducing", "12", "--fit-rows", "50")
+    assert rcgp_command("fit", waves, "--target", "y", *many, *paper, "--model", model) == 0
+    loaded = rcgp.load(model)
+    chosen = (loaded.centre, loaded.weight, loaded.epsilon, loaded.mean, loaded.random_state)
+    assert chosen == ("prior", "se", 0.2, "robust_linear", 5)
+    assert (loaded.n_inducing, loaded.fit_rows, loaded.inducing_points_.shape) == (12, 50, (12, 2))
+
+
+def test_saved_sparse_models_predict_from_tables(waves, tmp_path, capsys):
+    model, new = tmp_path / "m.rcgp", tmp_path / "new.csv"
+    assert rcgp_command("fit", waves, "--target", "y", "--sparse", "--inducing", "20", "--model", model) == 0
+    inputs = wave_table()[["a", "b"]].head(30)
+    inputs[["b", "a"]].to_csv(new, index=False)  # columns go by their names
+    capsys.readouterr()
+    assert rcgp_command("predict", model, new) == 0
+    predicted = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    mean, std = rcgp.load(model).predict(inputs, return_std=True, include_noise=True)
+    np.testing.assert_allclose(predicted["mean"], mean, rtol=1e-12)
+    np.testing.assert_allclose(predicted["std"], std, rtol=1e-12)
+    np.testing.assert_allclose(predicted["upper"] - predicted["lower"], 2 * 1.959964 * std, rtol=1e-6)
+
+
+def test_sparse_models_saved_in_python_predict_from_tables(waves, tmp_path, capsys):
+    table = wave_table()
+    fitted = SparseRCGPRegressor(n_inducing=20).fit(table[["a", "b"]].to_numpy(), table["y"])
+    fitted.save(tmp_path / "nameless.rcgp")
+    assert rcgp_command("predict", tmp_path / "nameless.rcgp", waves) == 2
+    assert_one_sentence(capsys, "2 columns without names and the table has 3")
+    table[["a", "b"]].to_csv(tmp_path / "new.csv", index=False)
+    assert rcgp_command("predict", tmp_path / "nameless.rcgp", tmp_path / "new.csv") == 0
+    predicted = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    np.testing.assert_allclose(predicted["mean"], fitted.predict(table[["a", "b"]].to_numpy()), rtol=1e-9)
+
+
+@pytest.mark.usefixtures("many_are_100")
+def test_outliers_of_a_large_table(waves, capsys):
+    assert rcgp_command("outliers", waves, "--target", "y", "--json", "--inducing", "20") == 0
+    out, err = capsys.readouterr()
+    content = json.loads(out)
+    assert NOTICE in content["notices"]
+    assert f"note: {NOTICE}\n" in err
+    assert sorted(row["row"] for row in content["rows"]) == list(range(1, 121))
+    assert {row["row"] for row in content["rows"] if row["outlier"]} == {8, 51}
+    assert {row["row"] for row in content["rows"][:2]} == {8, 51}
+
+
+@pytest.mark.usefixtures("many_are_100")
+@pytest.mark.parametrize("features", ["a", "a,b"])
+def test_the_report_of_a_large_table_compares_with_an_ordinary_sparse_gp(
+    features, waves, tmp_path, capsys, monkeypatch
+):
+    plain, fit_plain = [], fitting.fit_plain
+    monkeypatch.setattr(fitting, "fit_plain", lambda *given: plain.append(fit_plain(*given)) or plain[0])
+    report = tmp_path / "report.html"
+    options = ("--features", features, "--inducing", "20", "--output", report)
+    assert rcgp_command("report", waves, "--target", "y", *options) == 0
+    page = report.read_text()
+    assert page.rstrip().endswith("</html>")
+    assert re.search(r"120 rows: fitted through \d+ inducing points", page)
+    assert "Robust against ordinary" in page
+    assert isinstance(plain[0], SparseRCGPRegressor)
+    assert (plain[0].weights_ == plain[0].weights_[0]).all()
+    assert (plain[0].centre, plain[0].n_inducing) == ("prior", 20)
+
+
+@pytest.mark.parametrize("kind", ["--exact", "--sparse"])
+def test_the_papers_share_of_outliers_is_not_asked_of_the_ordinary_gp(kind, waves, tmp_path):
+    report = tmp_path / "report.html"
+    options = ("--features", "a", "--centre", "prior", "--epsilon", "0.1", "--output", report)
+    assert rcgp_command("report", waves, "--target", "y", kind, *options) == 0
+    assert report.exists()
+
+
+@pytest.mark.parametrize("command", ["fit", "outliers", "report"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--exact", "--inducing", "500"), "'--inducing': there are no inducing points in an exact fit; say --sparse"),
+        (("--sparse", "--restarts", "0"), "'--restarts': there are no restarts in a sparse fit; say --exact"),
+        (("--sparse", "--centre", "prior", "--restarts", "2"), "'--restarts': there are no restarts in a sparse fit;"),
+        (("--sparse", "--inducing", "0"), "'--inducing': Input should be greater than or equal to 1"),
+    ],
+)
+def test_options_of_the_other_kind_are_wrong_usage_before_data_are_read(command, options, message, tmp_path, capsys):
+    output = ("--output", tmp_path / "report.html") if command == "report" else ()
+    # There is no such file, which nobody has found out yet.
+    assert rcgp_command(command, tmp_path / "none.csv", "--target", "y", *options, *output) == 2
+    assert_one_sentence(capsys, f"{message}.*'rcgp {command} --help' says more")
+
+
+def test_options_that_mean_nothing_to_the_kind_that_the_rows_choose_are_wrong_usage(waves, capsys, monkeypatch):
+    monkeypatch.setattr(fitting, "_fit", no_fit)
+    assert rcgp_command("fit", waves, "--target", "y", "--inducing", "20") == 2
+    assert_one_sentence(
+        capsys, "no inducing points in an exact fit, which is what 120 rows get; say --sparse, or leave"
+    )
+    monkeypatch.setattr("rcgp.cli.options.SPARSE_ABOVE", 100)
+    assert rcgp_command("fit", waves, "--target", "y", "--centre", "prior", "--restarts", "1") == 2
+    assert_one_sentence(capsys, "no restarts in a sparse fit, which is what 120 rows get; say --exact, or leave it out")
+
+
+def no_fit(*arguments):
+    raise AssertionError("the fit has begun")
+
+
+def test_a_sparse_fit_that_fails_names_the_row_of_the_file(tmp_path, capsys):
+    table = wave_table()
+    table.loc[2, "a"] = np.nan  # dropped, so that rows of the model are not those of the file
+    table.loc[20, "y"] = 1e300
+    table.to_csv(tmp_path / "far.csv", index=False)
+    command = ("fit", tmp_path / "far.csv", "--target", "y", "--missing", "drop", "--sparse", "--centre", "prior")
+    assert rcgp_command(*command) == 2
+    assert_one_sentence(capsys, r"the fit failed: .* look at row 21, whose 'y' is 1e\+300")
+
+
+@pytest.fixture
+def fourteen_kilobytes(monkeypatch):
+    """Free memory for one exact model of 22 rows, and nothing is fitted."""
+    monkeypatch.setattr(fitting, "_available_memory", lambda: 14_000)
+    monkeypatch.setattr(fitting, "_fit", no_fit)
+
+
+@pytest.mark.usefixtures("fourteen_kilobytes")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--exact", "--fit-rows", "5"), "an exact fit of 120 rows needs about .* free: leave --exact out$"),
+        (("--fit-rows", "5"), "an exact fit of 120 rows needs about .* free: add --sparse$"),
+        (("--fit-rows", "100"), "to choose hyperparameters on 100 rows takes about .* free: lower --fit-rows$"),
+        (("--sparse",), "to choose hyperparameters on 120 rows takes about .* free: lower --fit-rows$"),
+    ],
+)
+def test_fits_that_need_more_memory_than_there_is_are_refused_before_they_begin(options, message, waves, capsys):
+    assert rcgp_command("fit", waves, "--target", "y", *options) == 2
+    assert_one_sentence(capsys, message)
+
+
+@pytest.mark.usefixtures("fourteen_kilobytes")
+def test_a_sparse_fit_needs_no_memory_for_the_square_of_all_rows(waves, monkeypatch):
+    begun = []
+    monkeypatch.setattr(fitting, "_fit", lambda *arguments: begun.append(arguments) or no_fit())
+    with pytest.raises(AssertionError, match="the fit has begun"):
+        rcgp_command("fit", waves, "--target", "y", "--sparse", "--fit-rows", "5")
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "free", "message"),
+    [
+        (120_000, 23 * 10**9, "an exact fit of 120 000 rows needs about 403 GB of memory, and 23 are free: leave"),
+        (10_000, 2 * 10**9, "an exact fit of 10 000 rows needs about 2.8 GB of memory, and 2.0 are free: leave"),
+    ],
+)
+def test_the_figure_of_a_refusal_is_in_gigabytes(rows, free, message, monkeypatch):
+    options = fit_options(sparse=False)
+    monkeypatch.setattr(fitting, "_available_memory", lambda: free)
+    with pytest.raises(ValueError, match=message):
+        fitting._check_memory(rows, options.for_rows(rows), options)
+
+
+def test_nothing_is_refused_where_the_system_does_not_say_how_much_memory_is_free(monkeypatch):
+    monkeypatch.setattr(fitting, "_available_memory", lambda: None)
+    options = fit_options(sparse=False)
+    fitting._check_memory(10**7, options.for_rows(10**7), options)
+    monkeypatch.setattr(fitting, "_available_memory", lambda: 0)
+    with pytest.raises(ValueError, match="an exact fit of 10 000 000 rows"):
+        fitting._check_memory(10**7, options.for_rows(10**7), options)
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+import numpy as np
+from rcgp import RCGPRegressor
+
+def memory(kind):
+    return 1024 * int(re.search(rf"{kind}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+
+n, fit_rows = map(int, sys.argv[1:])
+random = np.random.default_rng(0)
+X = random.uniform(0, 6, (n, 2))
+y = np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.1 * random.standard_normal(n)
+RCGPRegressor(fit_rows=50).fit(X[:100], y[:100])  # what is loaded at first use is loaded
+before = memory("VmRSS")
+RCGPRegressor(centre="prior", fit_rows=fit_rows, max_iter=3, random_state=0).fit(X, y)
+print((memory("VmHWM") - before) / (8 * n**2))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+@pytest.mark.parametrize(
+    ("rows", "fit_rows", "stated"),
+    [(2500, 100, fitting._MODEL_MATRICES), (1500, 1500, fitting._SEARCH_MATRICES)],
+    ids=["model", "search"],
+)
+def test_an_exact_fit_holds_about_as_many_matrices_as_stated(rows, fit_rows, stated):
+    command = [sys.executable, "-W", "ignore", "-c", PEAK, str(rows), str(fit_rows)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, env={"OMP_NUM_THREADS": "1"})
+    assert 0.6 * stated < float(shown.stdout) < 1.1 * stated
+
+
+@pytest.fixture
+def system(tmp_path, monkeypatch):
+    """Files of a made-up system: 8 GB free, and a container."""
+    monkeypatch.setattr(fitting, "Path", lambda path: tmp_path / path.lstrip("/"))
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "sys" / "fs" / "cgroup").mkdir(parents=True)
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000000 kB\nMemFree: 1 kB\nMemAvailable: 8000000 kB\n")
+
+    def container(limit, used, forgettable):
+        for name, text in (("max", limit), ("current", used), ("stat", f"anon 5\ninactive_file {forgettable}\n")):
+            (tmp_path / "sys" / "fs" / "cgroup" / f"memory.{name}").write_text(f"{text}\n")
+
+    return tmp_path, container
+
+
+def test_free_memory_is_that_of_the_machine_or_of_the_container_if_that_is_less(system):
+    _, container = system
+    assert fitting._available_memory() == 8_000_000 * 1024
+    container("max", 10**9, 0)  # no limit
+    assert fitting._available_memory() == 8_000_000 * 1024
+    container(4 * 10**9, 3 * 10**9, 0)
+    assert fitting._available_memory() == 10**9
+    container(4 * 10**9, 3 * 10**9, 2 * 10**9)  # of which files that need not stay
+    assert fitting._available_memory() == 3 * 10**9
+    container(10**12, 10**9, 0)
+    assert fitting._available_memory() == 8_000_000 * 1024
+
+
+def test_where_free_memory_is_not_known_all_of_it_counts(system, monkeypatch):
+    folder, _ = system
+    (folder / "proc" / "meminfo").unlink()
+    sizes = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(fitting.os, "sysconf", sizes.__getitem__)
+    assert fitting._available_memory() == 4_096_000
+    monkeypatch.delattr(fitting.os, "sysconf")
+    assert fitting._available_memory() is None

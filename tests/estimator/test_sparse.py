@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rcgp import RCGPRegressor, SparseRCGPRegressor
+from rcgp.chunks import Serial, chunks_of
+from rcgp.estimator import sparse
+from rcgp.estimator.outliers import outlier_scores
+from rcgp.training.chunked import fit_chunks
+from rcgp.weights import InverseMultiquadric
+
+random = np.random.default_rng(0)
+N = 400
+X = random.uniform(-2, 2, (N, 2))
+TRUTH = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
+Y = TRUTH + 0.1 * random.standard_normal(N)
+OUTLIERS = np.arange(3, N, 13)
+Y[OUTLIERS] += random.uniform(2, 6, len(OUTLIERS)) * random.choice([-1, 1], len(OUTLIERS))
+NEW = random.uniform(-2.5, 2.5, (50, 2))
+PER_ROW = ("weights_", "outlier_scores_", "outliers_", "loo_mean_", "loo_std_")
+FEW = {"n_inducing": 30, "fit_rows": 100, "random_state": 0}
+
+
+@parametrize_with_checks(
+    [SparseRCGPRegressor(), SparseRCGPRegressor(centre="prior"), SparseRCGPRegressor(n_inducing=5, fit_rows=15)],
+    expected_failed_checks=lambda estimator: {
+        "check_sample_weight_equivalence_on_dense_data": "left out, a repeated row is predicted by its twin"
+    },
+)
+def test_scikit_learns_own_checks_pass(estimator, check):
+    with warnings.catch_warnings():
+        # Checks fit tiny or random data, on which an optimiser may stop early.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        check(estimator)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return SparseRCGPRegressor(**FEW).fit(X, Y)
+
+
+# What it does ---------------------------------------------------------------------------------------------------------
+
+
+def test_outliers_do_not_matter_and_are_found(model):
+    assert np.abs(model.predict(X) - TRUTH).mean() < 0.05
+    np.testing.assert_array_equal(np.flatnonzero(model.outliers_), OUTLIERS)
+    assert (model.weights_[OUTLIERS] < 0.1).all()
+    assert model.inducing_points_.shape == (30, 2)
+    assert model.noise_variance_ == pytest.approx(0.01, rel=0.5)
+    assert model.lengthscales_.shape == (2,)
+    assert model.n_iter_ == model.fit_report_.iterations
+    assert model.n_features_in_ == 2
+    mean, std = model.predict(NEW, return_std=True)
+    _, noisy = model.predict(NEW, return_std=True, include_noise=True)
+    np.testing.assert_array_equal(mean, model.predict(NEW))
+    np.testing.assert_allclose(noisy**2, std**2 + model.noise_variance_, rtol=1e-12)
+    assert (np.abs(model.predict(X) - TRUTH) < 1.96 * model.predict(X, return_std=True)[1]).mean() > 0.85
+
+
+def test_with_all_rows_in_the_sample_and_as_inducing_points_it_is_the_exact_regressor():
+    some = slice(0, 80)
+    ours = SparseRCGPRegressor(centre="prior", weight="imq", epsilon=0.1).fit(X[some], Y[some])
+    exact = RCGPRegressor(centre="prior", weight="imq", epsilon=0.1).fit(X[some], Y[some])
+    assert ours.noise_variance_ == exact.noise_variance_
+    np.testing.assert_array_equal(ours.lengthscales_, exact.lengthscales_)
+    np.testing.assert_allclose(ours.predict(NEW), exact.predict(NEW), atol=1e-5)
+    np.testing.assert_allclose(ours.weights_, exact.weights_, rtol=1e-10)
+    np.testing.assert_allclose(ours.loo_mean_, exact.loo_mean_, atol=1e-5)
+    np.testing.assert_allclose(ours.outlier_scores_, exact.outlier_scores_, rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(ours.outliers_, exact.outliers_)
+
+
+def test_it_says_what_the_fit_in_chunks_says(model):
+    seed = int(np.random.RandomState(0).randint(2**31 - 1))
+    fit = fit_chunks(chunks_of(X, Y, rows=33), Serial(), inducing=30, fit_rows=100, seed=seed)
+    np.testing.assert_allclose(model.predict(NEW), fit.process.mean(torch.tensor(NEW)), rtol=1e-9, atol=1e-9)
+    told = fit.diagnose(next(iter(chunks_of(X, Y))))
+    np.testing.assert_allclose(model.loo_mean_, told.mean, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(model.loo_std_, told.std, rtol=1e-9)
+    np.testing.assert_allclose(model.outlier_scores_, (Y - told.mean.numpy()) / told.std.numpy(), rtol=1e-6)
+
+
+def test_scores_around_the_prior_mean_are_in_robust_standard_deviations():
+    model = SparseRCGPRegressor(centre="prior", **FEW).fit(X, Y)
+    used = torch.ones(N, dtype=torch.bool)
+    told = (torch.tensor(values) for values in (Y, model.loo_mean_, model.loo_std_))
+    np.testing.assert_allclose(model.outlier_scores_, outlier_scores(*told, used, calibrated=False), rtol=1e-10)
+
+
+def test_rows_of_no_weight_are_left_out_but_diagnosed():
+    weight = np.where(np.arange(N) % 5 == 0, 0.0, 1.0)
+    weighted = SparseRCGPRegressor(**FEW).fit(X, Y, weight)
+    rest = weight > 0
+    without = SparseRCGPRegressor(**FEW).fit(X[rest], Y[rest])
+    np.testing.assert_allclose(weighted.predict(NEW), without.predict(NEW), rtol=1e-9, atol=1e-9)
+    mean, std = without.predict(X[~rest], return_std=True, include_noise=True)
+    np.testing.assert_allclose(weighted.loo_mean_[~rest], mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(weighted.loo_std_[~rest], std, rtol=1e-8)
+    np.testing.assert_array_equal(np.flatnonzero(weighted.outliers_), OUTLIERS)
+
+
+def test_kernels_and_means_are_those_of_the_exact_regressor():
+    options = {"centre": "prior", "kernel": RBF(1.0) + WhiteKernel(0.02, "fixed"), "mean": "linear"}
+    ours = SparseRCGPRegressor(**{**FEW, "fit_rows": N}, **options).fit(X, Y)
+    exact = RCGPRegressor(**options).fit(X, Y)
+    assert ours.noise_variance_ == exact.noise_variance_
+    np.testing.assert_array_equal(ours.lengthscales_, exact.lengthscales_)
+    modules = {"kernel": gpytorch.kernels.MaternKernel(nu=1.5), "mean": gpytorch.means.LinearMean(2)}
+    gp = SparseRCGPRegressor(**modules, **FEW).fit(X, Y)
+    assert isinstance(gp.model_.diagnose.view.prior_mean, gpytorch.means.LinearMean)
+    assert np.abs(gp.predict(X) - TRUTH).mean() < 0.1
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_covariances_agree_with_standard_deviations(model, noise):
+    mean, std = model.predict(NEW, return_std=True, include_noise=noise)
+    same, cov = model.predict(NEW, return_cov=True, include_noise=noise)
+    np.testing.assert_array_equal(same, mean)
+    np.testing.assert_allclose(np.sqrt(cov.diagonal()), std, rtol=1e-8)
+    assert np.abs(cov - np.diag(cov.diagonal())).max() > 1e-4
+    with pytest.raises(RuntimeError, match="At most one of"):
+        model.predict(NEW, return_std=True, return_cov=True)
+
+
+def test_selection_and_polish_have_their_say(model):
+    spread = SparseRCGPRegressor(selection="kmeans", **FEW).fit(X, Y)
+    assert spread.noise_variance_ == model.noise_variance_
+    assert not np.array_equal(spread.inducing_points_, model.inducing_points_)
+    polished = SparseRCGPRegressor(polish=5, **FEW).fit(X, Y)
+    assert 0 < polished.model_.polished.iterations <= 5
+    assert polished.noise_variance_ != model.noise_variance_
+
+
+def test_seeds_decide_the_sample():
+    one, again, other = (
+        SparseRCGPRegressor(**{**FEW, "random_state": seed}).fit(X, Y).predict(NEW) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+def test_threads_give_the_same_answer(model, monkeypatch):
+    threaded = SparseRCGPRegressor(threads=2, **FEW).fit(X, Y)
+    np.testing.assert_allclose(threaded.predict(NEW), model.predict(NEW), rtol=1e-10, atol=1e-10)
+
+
+# Where rows come from -------------------------------------------------------------------------------------------------
+
+
+def written(tmp_path, values, name, dtype=np.float64):
+    np.save(tmp_path / f"{name}.npy", values.astype(dtype))
+    return np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+
+
+class Again:
+    """Rows in chunks that can be gone through again."""
+
+    def __iter__(self):
+        return ((X[i : i + 90], Y[i : i + 90]) for i in range(0, N, 90))
+
+
+def parquet(tmp_path):
+    frame = pd.DataFrame({"length": X[:, 0], "target": Y, "width": X[:, 1]})
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=150)
+    return str(tmp_path / "rows.parquet")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda path: (written(path, X, "X"), written(path, Y, "y")),
+        lambda path: ([(X[:150], Y[:150]), (X[150:], Y[150:])],),
+        lambda path: (Again(),),
+        lambda path: (parquet(path), "target"),
+    ],
+    ids=["memmap", "list of chunks", "iterable of chunks", "parquet"],
+)
+def test_rows_that_are_not_in_memory_give_the_same_model(source, model, tmp_path):
+    data = source(tmp_path)
+    other = SparseRCGPRegressor(**FEW).fit(*data)
+    names = getattr(other, "feature_names_in_", None)
+    new = NEW if names is None else pd.DataFrame(NEW, columns=names)
+    np.testing.assert_allclose(other.predict(new), model.predict(NEW), rtol=1e-10, atol=1e-10)
+    assert not any(hasattr(other, name) for name in PER_ROW)
+    told = list(other.diagnose(*data))
+    np.testing.assert_array_equal([part.first for part in told], np.cumsum([0, *(len(p.weights) for p in told)])[:-1])
+    for name in PER_ROW:
+        column = np.concatenate([getattr(part, name[:-1]) for part in told])
+        np.testing.assert_allclose(column, getattr(model, name), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "lists", "frames", "single precision"])
+def test_rows_in_memory_of_any_kind(kind, model):
+    data = {
+        "tensors": lambda: (torch.tensor(X), torch.tensor(Y)),
+        "lists": lambda: (X.tolist(), Y.tolist()),
+        "frames": lambda: (pd.DataFrame(X, columns=["a", "b"]), pd.Series(Y, index=range(N, 2 * N))),
+        "single precision": lambda: (X.astype(np.float32).astype(np.float64), Y),
+    }[kind]()
+    other = SparseRCGPRegressor(**FEW).fit(*data)
+    tolerance = 1e-3 if kind == "single precision" else 1e-12
+    new = pd.DataFrame(NEW, columns=["a", "b"]) if kind == "frames" else torch.tensor(NEW) if kind == "tensors" else NEW
+    np.testing.assert_allclose(other.predict(new), model.predict(NEW), rtol=tolerance, atol=tolerance)
+    np.testing.assert_array_equal(other.outliers_, model.outliers_)
+    if kind == "frames":
+        assert list(other.feature_names_in_) == ["a", "b"]
+
+
+def test_a_fit_to_chunks_forgets_what_an_earlier_one_said_of_rows():
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    model = SparseRCGPRegressor(**FEW).fit(frame, Y)
+    assert hasattr(model, "weights_")
+    model.fit(Again())
+    assert not hasattr(model, "weights_")
+    assert not hasattr(model, "feature_names_in_")
+
+
+def test_parquet_files_keep_the_names_of_their_columns(tmp_path):
+    model = SparseRCGPRegressor(**FEW).fit(parquet(tmp_path), "target")
+    assert list(model.feature_names_in_) == ["length", "width"]
+    named = model.predict(pd.DataFrame(NEW, columns=["length", "width"]))
+    assert named.shape == (50,)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(pd.DataFrame(NEW, columns=["width", "length"]))
+
+
+def test_a_memory_mapped_file_is_predicted_block_by_block(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(sparse, "_BLOCK", 17)
+    mapped = written(tmp_path, NEW, "new", np.float32)
+    mean, std = model.predict(mapped, return_std=True)
+    expected = model.predict(NEW.astype(np.float32).astype(np.float64), return_std=True)
+    np.testing.assert_allclose(mean, expected[0], rtol=1e-12)
+    np.testing.assert_allclose(std, expected[1], rtol=1e-12)
+
+
+# Mistakes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_inducing": 0}, "n_inducing must be a whole number, at least 1, got 0"),
+        ({"fit_rows": None}, "fit_rows must be a whole number, at least 2, got None"),
+        ({"polish": -1}, "polish must be a whole number, at least 0, got -1"),
+        ({"threads": 0}, "threads must be a whole number, at least 1, got 0"),
+        ({"selection": "random"}, "selection must be 'greedy'.*'kmeans', got 'random'"),
+        ({"weight": "imq"}, "leave weight out, or say centre='prior'"),
+        ({"epsilon": 0.1}, "leave epsilon out, or say centre='prior'"),
+        ({"centre": "posterior"}, "centre must be 'adaptive'"),
+        ({"priors": "strong"}, "priors must be 'weak'"),
+        ({"max_iter": 2.5}, "max_iter must be a whole number"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        SparseRCGPRegressor(**parameters).fit(X, Y)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_values_are_named_by_row_and_column(bad, tmp_path):
+    value = "NaN" if np.isnan(bad) else "inf"
+    frame, y = pd.DataFrame(X, columns=["a", "b"]), Y.copy()
+    frame.loc[5, "b"] = bad
+    y[9] = bad
+    model = SparseRCGPRegressor(**FEW)
+    with pytest.raises(ValueError, match=rf"X contains {value} in row 5, column 'b' \(1 bad row"):
+        model.fit(frame, Y)
+    with pytest.raises(ValueError, match=f"y contains {value} in row 9"):
+        model.fit(X, y)
+    with pytest.raises(ValueError, match=f"y has {value} in row 9"):
+        model.fit(written(tmp_path, X, "X"), written(tmp_path, y, "y"))
+    with pytest.raises(ValueError, match=f"X contains {value} in row 5"):
+        SparseRCGPRegressor(**FEW).fit(X, Y).predict(frame.to_numpy())
+
+
+def test_several_outputs_are_refused():
+    with pytest.raises(ValueError, match="one output, got y with 2 columns"):
+        SparseRCGPRegressor().fit(X, np.stack([Y, Y], axis=1))
+
+
+def test_rows_that_can_be_gone_through_once_only_are_refused():
+    with pytest.raises(TypeError, match=r"whose iter\(\) starts again"):
+        SparseRCGPRegressor(**FEW).fit((X[i : i + 90], Y[i : i + 90]) for i in range(0, N, 90))
+
+
+def test_polishing_needs_rows_in_memory():
+    with pytest.raises(ValueError, match="polish takes all rows into memory"):
+        SparseRCGPRegressor(polish=3, **FEW).fit(Again())
+
+
+def test_a_failed_fit_leaves_the_estimator_as_it_was(model):
+    fresh = SparseRCGPRegressor(**FEW)
+    with pytest.raises(ValueError, match="NaN"):
+        fresh.fit([(X, Y), (X[:2], np.array([0.0, np.nan]))])
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+    with pytest.raises(NotFittedError):
+        fresh.diagnose(X, Y)
+    fitted = copy.deepcopy(model).set_params(progress=_interrupt)
+    before = dict(fitted.__dict__)
+    with pytest.raises(KeyboardInterrupt):
+        fitted.fit(pd.DataFrame(X[:, :1], columns=["a"]), Y)
+    assert fitted.__dict__ == before
+    np.testing.assert_array_equal(fitted.predict(NEW), model.predict(NEW))
+
+
+def _interrupt(evaluations, best):
+    if evaluations == 3:
+        raise KeyboardInterrupt
+
+
+def test_a_diagnosis_of_other_columns_is_refused(model):
+    with pytest.raises(ValueError, match="X has 1 features, but the model was fitted to 2"):
+        model.diagnose(X[:, :1], Y)
+
+
+def test_a_fit_cut_short_warns():
+    with pytest.warns(ConvergenceWarning, match="did not converge in 1 iterations: .*LIMIT"):
+        SparseRCGPRegressor(max_iter=1, **FEW).fit(X, Y)
+
+
+# Copies ---------------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """Stands for what cannot be copied."""
+
+    def __reduce__(self):
+        raise TypeError("a client belongs to a process")
+
+    __deepcopy__ = None
+
+
+def test_a_client_is_part_of_no_copy(model, tmp_path):
+    kernel = RBF() + WhiteKernel()
+    fitted = copy.deepcopy(model).set_params(kernel=kernel, client=Client())
+    assert fitted.get_params()["client"] is fitted.client is not None
+    for other in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted), copy.copy(fitted)):
+        assert other.client is None
+        np.testing.assert_array_equal(other.predict(NEW), model.predict(NEW))
+    with sklearn.config_context(enable_metadata_routing=True):
+        cloned = clone(fitted.set_fit_request(sample_weight=True))
+        assert cloned.get_metadata_routing().fit.requests["sample_weight"] is True
+    assert cloned.client is None
+    assert cloned.kernel == kernel
+    assert cloned.n_inducing == 30
+    assert not hasattr(cloned, "model_")
+    assert fitted.client is not None
+
+
+def test_cross_validation_in_parallel_works():
+    scores = cross_val_score(SparseRCGPRegressor(**FEW), X, Y, cv=2, n_jobs=2, scoring="neg_median_absolute_error")
+    assert (scores > -0.3).all()
+
+
+def test_a_weight_of_ones_own_is_copied_and_not_changed():
+    weight = InverseMultiquadric(trainable=True)
+    SparseRCGPRegressor(centre="prior", weight=weight, **FEW).fit(X, Y)
+    assert weight.log_c.isnan()  # as it was before it met any data

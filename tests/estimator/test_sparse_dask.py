@@ -1,0 +1,142 @@
+"""The sparse regressor on a cluster of two worker processes, after the conventions of LightGBM."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+import rcgp
+from rcgp import SparseRCGPRegressor
+
+random = np.random.default_rng(0)
+N = 400
+X = random.uniform(-2, 2, (N, 2))
+Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * random.standard_normal(N)
+Y[::13] += 4.0
+NEW = random.uniform(-2.5, 2.5, (50, 2))
+FEW = {"n_inducing": 30, "fit_rows": 100, "random_state": 0}
+
+
+def optional(name):
+    """A module that may be missing; without it a skip, or a failure in CI."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        reason = f"no {name}: the estimator was not run on a cluster ({error})"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def da():
+    return optional("dask.array")
+
+
+def local_cluster(workers):
+    # Any free port for its web page: by default it is one, which another cluster on the machine may have.
+    arguments = {"processes": True, "protocol": "tcp", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    return optional("distributed").LocalCluster(n_workers=workers, threads_per_worker=1, **arguments)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with local_cluster(2) as cluster, optional("distributed").Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def local():
+    return SparseRCGPRegressor(**FEW).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def fitted(client, da):
+    return SparseRCGPRegressor(client=client, **FEW).fit(da.from_array(X, (90, 1)), da.from_array(Y, 70))
+
+
+def test_a_cluster_gives_the_same_model(fitted, local):
+    np.testing.assert_allclose(fitted.predict(NEW), local.predict(NEW), rtol=1e-10, atol=1e-10)
+    assert fitted.fit_report_.hyperparameters == local.fit_report_.hyperparameters
+    assert not hasattr(fitted, "weights_")
+
+
+def test_weights_around_the_prior_mean_and_sample_weights_give_the_same_model_too(client, da):
+    weight = np.arange(N) % 3.0
+    expected = SparseRCGPRegressor(centre="prior", **FEW).fit(X, Y, weight)
+    model = SparseRCGPRegressor(centre="prior", client=client, **FEW)
+    model.fit(da.from_array(X, (90, 2)), da.from_array(Y, 90), da.from_array(weight, 50))
+    np.testing.assert_allclose(model.predict(NEW), expected.predict(NEW), rtol=1e-10, atol=1e-10)
+
+
+def test_data_frames_keep_their_names(client, local):
+    dd = optional("dask.dataframe")
+    frame = dd.from_pandas(pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": Y}), npartitions=3)
+    model = SparseRCGPRegressor(client=client, **FEW).fit(frame[["a", "b"]], frame["y"])
+    assert list(model.feature_names_in_) == ["a", "b"]
+    new = pd.DataFrame(NEW, columns=["a", "b"])
+    np.testing.assert_allclose(model.predict(new), local.predict(NEW), rtol=1e-10, atol=1e-10)
+    lazy = model.predict(dd.from_pandas(new, npartitions=2))
+    np.testing.assert_allclose(lazy.compute(), local.predict(NEW), rtol=1e-10, atol=1e-10)
+    with pytest.raises(ValueError, match="feature names of X must be those of the fit"):
+        model.predict(dd.from_pandas(new[["b", "a"]], npartitions=2))
+
+
+def test_predictions_of_a_dask_array_are_lazy(fitted, da):
+    mean, std = fitted.predict(da.from_array(NEW, (20, 1)), return_std=True, include_noise=True)
+    expected = fitted.predict(NEW, return_std=True, include_noise=True)
+    assert isinstance(mean, da.Array)
+    assert mean.shape == std.shape == (50,)
+    assert mean.dtype == np.float64
+    assert mean.chunks == ((20, 20, 10),)
+    np.testing.assert_allclose(mean.compute(), expected[0], rtol=1e-12)
+    np.testing.assert_allclose(std.compute(), expected[1], rtol=1e-12)
+    with pytest.raises(ValueError, match="X must have 2 features, as in the fit"):
+        fitted.predict(da.zeros((5, 3)))
+    with pytest.raises(ValueError, match="X contains NaN"):
+        fitted.predict(da.from_array(np.full((5, 2), np.nan), 3)).compute()
+
+
+def test_it_predicts_on_the_cluster_too(fitted, client, da):
+    lazy = fitted.predict(da.from_array(NEW, 20))
+    np.testing.assert_allclose(client.compute(lazy).result(), fitted.predict(NEW), rtol=1e-12)
+
+
+def test_the_client_is_never_part_of_a_copy(fitted, tmp_path):
+    assert fitted.client is not None
+    assert pickle.loads(pickle.dumps(fitted)).client is None
+    assert clone(fitted).client is None
+    fitted.save(tmp_path / "model.rcgp")
+    loaded = rcgp.load(tmp_path / "model.rcgp")
+    assert loaded.client is None
+    np.testing.assert_array_equal(loaded.predict(NEW), fitted.predict(NEW))
+
+
+def test_a_bad_value_on_a_worker_is_named(client, da):
+    y = Y.copy()
+    y[321] = np.nan
+    model = SparseRCGPRegressor(client=client, **FEW)
+    with pytest.raises(ValueError, match="y has NaN in row 321"):
+        model.fit(da.from_array(X, 90), da.from_array(y, 90))
+    assert not hasattr(model, "model_")
+
+
+def test_a_client_needs_rows_that_its_workers_can_have(client):
+    with pytest.raises(TypeError, match=r"client= is for rows in Dask arrays.*dask\.array\.from_array"):
+        SparseRCGPRegressor(client=client, **FEW).fit(X, Y)
+
+
+def test_a_scheduler_that_is_gone_is_a_clear_error_and_leaves_nothing_half_fitted(da):
+    with local_cluster(1) as cluster, optional("distributed").Client(cluster, set_as_default=False) as client:
+        model = SparseRCGPRegressor(client=client, **FEW)
+
+        def close(evaluations, best):
+            cluster.close()
+
+        with pytest.raises(RuntimeError, match=r"the Dask scheduler at tcp://.* is gone"):
+            model.set_params(progress=close).fit(da.from_array(X, 90), da.from_array(Y, 90))
+        assert set(vars(model)) == set(SparseRCGPRegressor().get_params())

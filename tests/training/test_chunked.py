@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+import reference
+from rcgp import RCGP, AdaptiveReport, FitError, SparseRCGP
+from rcgp.chunks import Serial, Threads, chunks_of
+from rcgp.models.defaults import add_weak_priors
+from rcgp.models.inducing import choose_inducing
+from rcgp.training import row_tasks
+from rcgp.training.chunked import fit_chunks, robust_model
+from rcgp.training.sampling import draw
+from rcgp.weights import Constant, InverseMultiquadric, OneSided, Plateau, Product, SquaredExponential
+
+N, FEW, M = 260, 70, 15
+random = np.random.default_rng(0)
+X = random.uniform(-2, 2, (N, 2))
+TRUTH = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
+Y = TRUTH + 0.1 * random.standard_normal(N)
+OUTLIERS = np.arange(0, N, 11)
+Y[OUTLIERS] += random.uniform(2, 6, len(OUTLIERS)) * random.choice([-1, 1], len(OUTLIERS))
+NEW = torch.tensor(random.uniform(-2.5, 2.5, (40, 2)))
+PRECISION = random.integers(0, 4, N).astype(float)
+
+
+class Kept:
+    """A builder that remembers the model of the sample."""
+
+    def __init__(self, weight=None, mean="median"):
+        self.weight, self.mean = weight, mean
+
+    def __call__(self, X, y, precision):
+        self.model = robust_model(X, y, precision)
+        if self.weight is not None:
+            self.model = RCGP(X, y, mean=self.mean, weight=copy.deepcopy(self.weight), sample_weight=precision)
+            add_weak_priors(self.model)  # without, outliers end in a kernel matrix that is hardly one
+        return self.model
+
+
+def fitted(y=Y, precision=None, rows=None, engine=None, **options):
+    options = {"inducing": M, "fit_rows": FEW, **options}
+    return fit_chunks(chunks_of(X, y, precision, rows=rows), engine or Serial(), **options)
+
+
+def sparse_model(sample, fit, X, y, precision=None):
+    """The sparse model of rows in memory, with the hyperparameters of a fit."""
+    return SparseRCGP(
+        X,
+        y,
+        inducing=fit.process.support,
+        kernel=sample.kernel,
+        mean=sample.mean,
+        weight=Constant(),
+        noise=float(fit.noise),
+        sample_weight=precision,
+    )
+
+
+def recursion(sample, fit, y, precision=None):
+    """The chain of weights by models that hold all rows: the dense twin of the passes."""
+    used = torch.ones(N, dtype=torch.bool) if precision is None else torch.tensor(precision) > 0
+    threshold = fit.report.reach
+    few = sparse_model(sample, fit, sample.train_X, sample.train_y, sample.sample_weight)
+    few.weight = sample.weight
+    factors = None if precision is None else torch.tensor(precision)[used]
+    model = sparse_model(sample, fit, torch.tensor(X)[used], torch.tensor(y)[used], factors)
+    with torch.no_grad():
+        expected = few.posterior(model.train_X)
+        noise = model.noise if factors is None else model.noise / factors
+        mean, std = expected.mean, (expected.variance + noise).sqrt()
+        for _ in range(2):
+            model.weight = Plateau(mean - model.mean(model.train_X), threshold * std)
+            mean, variance = model.leave_one_out()
+            std = variance.sqrt()
+    return model, used
+
+
+def assert_same_process(fit, posterior, tolerance=1e-10):
+    np.testing.assert_allclose(fit.process.mean(NEW), posterior.mean.detach(), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(fit.process.variance(NEW), posterior.variance.detach(), rtol=tolerance, atol=tolerance)
+
+
+# Against models that hold all rows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
+def test_adaptive_passes_are_the_recursion_of_the_dense_model(precision, monkeypatch):
+    monkeypatch.setattr(row_tasks, "_BLOCK_ENTRIES", M * 23)
+    build = Kept()
+    fit = fitted(precision=precision, rows=50, build=build)
+    model, used = recursion(build.model, fit, Y, precision)
+    assert_same_process(fit, model.posterior(NEW))
+    diagnosis = fit.diagnose(next(iter(chunks_of(X, Y, precision))))
+    loo = model.leave_one_out()
+    np.testing.assert_allclose(diagnosis.weights[used], model.weights(), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(diagnosis.mean[used], loo.mean, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(diagnosis.std[used], loo.variance.sqrt(), rtol=1e-10, atol=1e-10)
+    assert fit.rows == int(used.sum())
+    if precision is not None:  # rows that do not count are predicted by those that do
+        left_out = model.posterior(torch.tensor(X)[~used], observation_noise=True)
+        np.testing.assert_allclose(diagnosis.mean[~used], left_out.mean.detach(), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(diagnosis.std[~used], left_out.stddev.detach(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
+@pytest.mark.parametrize(
+    "weight",
+    [
+        Constant(),
+        InverseMultiquadric(),
+        SquaredExponential(trainable=True),
+        Product(OneSided(InverseMultiquadric(epsilon=0.1), "above"), SquaredExponential(epsilon=0.02)),
+    ],
+    ids=lambda weight: type(weight).__name__,
+)
+def test_weights_centred_on_the_prior_mean_are_those_of_the_dense_model(weight, precision):
+    build = Kept(weight)
+    fit = fitted(precision=precision, rows=64, build=build, adaptive=False)
+    used = torch.ones(N, dtype=torch.bool) if precision is None else torch.tensor(precision) > 0
+    factors = None if precision is None else torch.tensor(precision)[used]
+    model = sparse_model(build.model, fit, torch.tensor(X)[used], torch.tensor(Y)[used], factors)
+    # A fitted threshold is the sample's, one by the rule that of all rows.
+    model.weight = build.model.weight if isinstance(weight, SquaredExponential) else copy.deepcopy(weight)
+    assert_same_process(fit, model.posterior(NEW))
+    diagnosis = fit.diagnose(next(iter(chunks_of(X, Y, precision))))
+    np.testing.assert_allclose(diagnosis.weights[used], model.weights(), rtol=1e-10)
+    np.testing.assert_allclose(diagnosis.mean[used], model.leave_one_out().mean, rtol=1e-10, atol=1e-10)
+
+
+def test_a_constant_weight_is_gpytorchs_sgpr():
+    build = Kept(Constant())
+    fit = fitted(build=build, adaptive=False, rows=31)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    likelihood.noise = fit.noise
+
+    class SGPR(gpytorch.models.ExactGP):
+        def __init__(self):
+            super().__init__(torch.tensor(X), torch.tensor(Y) - build.model.mean(torch.tensor(X)), likelihood)
+            self.mean_module = gpytorch.means.ZeroMean()
+            self.covar_module = gpytorch.kernels.InducingPointKernel(
+                copy.deepcopy(build.model.kernel), inducing_points=fit.process.support.clone(), likelihood=likelihood
+            )
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    gp = SGPR().double().eval()
+    with (
+        torch.no_grad(),
+        gpytorch.settings.sgpr_diagonal_correction(False),
+        gpytorch.settings.cholesky_jitter(double_value=1e-12),
+    ):
+        theirs = gp(NEW).mean + build.model.mean(NEW)
+    np.testing.assert_allclose(fit.process.mean(NEW), theirs, atol=1e-6)
+    lengthscale, variance = (
+        value.detach().numpy() for value in (build.model.kernel.base_kernel.lengthscale, build.model.kernel.outputscale)
+    )
+    Z, m = fit.process.support.numpy(), float(np.median(build.model.train_y))
+    K_uu, K_u, K_star = (reference.se_kernel(Z, x, lengthscale, variance) for x in (Z, X, NEW.numpy()))
+    mean, var = reference.sparse_predict(
+        K_uu,
+        K_u,
+        K_star,
+        np.full(40, variance),
+        m,
+        Y,
+        np.full(N, m),
+        *reference.constant(Y - m, 1.0, float(fit.noise)),
+        float(fit.noise),
+    )
+    np.testing.assert_allclose(fit.process.mean(NEW), mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(fit.process.variance(NEW), var, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("residual", [0.0, 1.0], ids=["all on the mean", "most on the mean"])
+def test_where_most_rows_lie_on_the_mean_the_threshold_is_that_of_the_rule(residual):
+    y = np.zeros(N)
+    y[5] = residual
+    build = Kept(InverseMultiquadric(), mean="zero")
+    fit = fitted(y, build=build, adaptive=False, rows=100, max_iterations=1)
+    rule = InverseMultiquadric().threshold(torch.tensor(y))
+    assert fit.diagnose.rule.weight.threshold(torch.zeros(1)).item() == pytest.approx(rule.item(), rel=1e-12)
+
+
+# Pieces and engines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "prior"])
+@pytest.mark.parametrize("rows", [1, 37, 259])
+def test_any_pieces_give_the_same_answer(rows, adaptive):
+    options = {} if adaptive else {"build": Kept(InverseMultiquadric()), "adaptive": False}
+    whole = fitted(precision=PRECISION, **options)
+    pieces = fitted(precision=PRECISION, rows=rows, engine=Threads(2) if rows == 37 else Serial(), **options)
+    np.testing.assert_array_equal(pieces.process.support, whole.process.support)
+    np.testing.assert_allclose(pieces.process.mean(NEW), whole.process.mean(NEW), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(pieces.process.variance(NEW), whole.process.variance(NEW), rtol=1e-10, atol=1e-10)
+    assert pieces.report.hyperparameters == whole.report.hyperparameters
+
+
+@pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
+def test_a_sample_depends_on_the_seed_and_not_on_the_pieces(precision):
+    few, some, rows = draw(chunks_of(X, Y, precision), Serial(), (20, 90), seed=3)
+    assert rows == N if precision is None else rows == int((PRECISION > 0).sum())
+    for size in (1, 13, 300):
+        again = draw(chunks_of(X, Y, precision, rows=size), Serial(), (20, 90), seed=3)
+        assert torch.equal(again[0].X, few.X)
+        assert torch.equal(again[1].y, some.y)
+    np.testing.assert_array_equal(X[few.numbers], few.X)
+    assert len(set(some.numbers.tolist())) == 90
+    assert set(few.numbers.tolist()) < set(some.numbers.tolist())
+    assert len(few.y) == 20
+    if precision is not None:
+        np.testing.assert_array_equal(PRECISION[some.numbers], some.precision)
+        assert bool((some.precision > 0).all())
+    other = draw(chunks_of(X, Y, precision), Serial(), (20, 90), seed=4)[0]
+    assert not torch.equal(other.numbers, few.numbers)
+
+
+def test_samples_cover_all_rows_evenly():
+    chosen = np.zeros(N)
+    for seed in range(200):
+        chosen[draw(chunks_of(X, Y, rows=50), Serial(), (N // 2, N // 2), seed)[0].numbers] += 1
+    assert abs(chosen / 200 - 0.5).max() < 0.16  # 4.5 standard deviations
+
+
+def test_tasks_and_results_can_be_pickled():
+    fit = fitted(rows=50)
+    again = pickle.loads(pickle.dumps(fit))
+    assert torch.equal(again.process.mean(NEW), fit.process.mean(NEW))
+    chunk = next(iter(chunks_of(X, Y)))
+    assert torch.equal(again.diagnose(chunk).weights, fit.diagnose(chunk).weights)
+
+
+# What it is for -------------------------------------------------------------------------------------------------------
+
+
+def test_outliers_do_not_matter_and_are_found():
+    fit = fitted(fit_rows=120, inducing=60)
+    assert isinstance(fit.report, AdaptiveReport)
+    error = np.abs(fit.process.mean(torch.tensor(X)).numpy() - TRUTH).mean()
+    assert error < 0.05
+    weights = fit.diagnose(next(iter(chunks_of(X, Y)))).weights.numpy()
+    assert (weights[OUTLIERS] < 0.1).all()
+    assert np.median(weights) > 0.99
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["in the sample", "not in the sample"])
+def test_the_influence_of_an_observation_is_bounded(inside):
+    numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers.tolist()
+    row = next(i for i in range(1, N) if (i in numbers) == inside and i not in OUTLIERS)
+    means = []
+    for value in (Y[row], 1e4, 1e300):
+        y = Y.copy()
+        y[row] = value
+        fit = fitted(y, rows=100)
+        means.append(fit.process.mean(NEW).numpy())
+        if value > 1e3:
+            assert fit.diagnose(next(iter(chunks_of(X, y)))).weights[row] < 1e-10
+    assert np.abs(means[1] - means[0]).max() < 0.2
+    np.testing.assert_allclose(means[2], means[1], atol=1e-4)
+
+
+def test_a_row_of_the_sample_does_not_vouch_for_itself():
+    """An isolated outlier in the sample, where no other row says anything against it but the noise."""
+    numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers.tolist()
+    rows = [row for row in OUTLIERS if row in numbers]
+    assert rows
+    fit = fitted()
+    assert float(fit.diagnose(next(iter(chunks_of(X, Y)))).weights[rows].max()) < 0.1
+
+
+# Choices --------------------------------------------------------------------------------------------------------------
+
+
+def test_inducing_points_are_chosen_by_the_fitted_kernel_or_given():
+    build = Kept()
+    fit = fitted(build=build, seed=2)
+    expected = choose_inducing(build.model.kernel, torch.tensor(X), M, "greedy", 2)
+    assert torch.equal(fit.process.support, expected)
+    assert not torch.equal(fitted(selection="kmeans").process.support, expected)
+    Z = torch.tensor(X[:9])
+    assert torch.equal(fitted(inducing=Z).process.support, Z)
+    with pytest.raises(ValueError, match="inducing must be at least 1"):
+        fitted(inducing=0)
+    with pytest.raises(ValueError, match="selection must be one of"):
+        fitted(selection="random")
+
+
+def score(sample, fit):
+    model, _ = recursion(sample, fit, Y)
+    loo = model.leave_one_out()
+    rest = np.setdiff1d(np.arange(N), OUTLIERS)
+    return float(torch.distributions.Normal(loo.mean, loo.variance.sqrt()).log_prob(torch.tensor(Y))[rest].sum())
+
+
+def test_polishing_improves_the_score_of_all_rows():
+    first, second = Kept(), Kept()
+    before, after = fitted(build=first, inducing=40), fitted(build=second, inducing=40, polish=15)
+    assert before.polished is None
+    assert after.polished.iterations <= 15
+    assert torch.equal(before.process.support, after.process.support)
+    assert score(second.model, after) > score(first.model, before) + 1.0
+    assert after.report.hyperparameters["noise"] == [float(after.noise)] != before.report.hyperparameters["noise"]
+    assert_same_process(after, recursion(second.model, after, Y)[0].posterior(NEW))
+    assert {"polish"} == set(after.seconds) - set(before.seconds)
+
+
+def test_polishing_follows_the_papers_objective_for_weights_around_the_prior_mean():
+    first, second = Kept(InverseMultiquadric()), Kept(InverseMultiquadric())
+    before = fitted(build=first, adaptive=False, inducing=40)
+    after = fitted(build=second, adaptive=False, inducing=40, polish=15)
+    assert after.polished.objective == "loo"
+    values = []
+    for build, fit in ((first, before), (second, after)):
+        model = sparse_model(build.model, fit, torch.tensor(X), torch.tensor(Y))
+        model.weight = build.model.weight
+        loo = model.leave_one_out()
+        values.append(float(torch.distributions.Normal(loo.mean, loo.variance.sqrt()).log_prob(model.train_y).sum()))
+    assert values[1] > values[0]
+
+
+def test_the_row_in_an_error_is_counted_among_all():
+    class Broken(Kept):
+        def __call__(self, X, y, precision):
+            model = super().__call__(X, y, precision)
+            model.register_prior("never", gpytorch.priors.UniformPrior(5.0, 6.0), lambda module: torch.tensor(0.0))
+            return model
+
+    with pytest.raises(FitError) as caught:
+        fitted(build=Broken(InverseMultiquadric()), adaptive=False, rows=20)
+    numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers
+    distance = np.abs(Y[numbers] - np.median(Y[numbers]))
+    assert caught.value.row == int(numbers[distance.argmax()])
+
+
+def test_rows_of_no_weight_at_all_are_an_error():
+    with pytest.raises(ValueError, match="sample_weight is zero in every row"):
+        fitted(precision=np.zeros(N))
+
+
+def test_every_step_is_timed():
+    assert list(fitted().seconds) == ["sample", "hyperparameters", "inducing points", "all rows"]
