@@ -179,9 +179,14 @@ def test_an_error_in_time_is_not_taken_for_a_slow_answer(client, blocks):
 def test_an_interrupt_cancels_what_is_under_way(client, blocks, sums, tmp_path):
     chunks = chunks_of(*blocks)
     engine = engine_for(chunks, client=client)
-    when_begun(tmp_path, _thread.interrupt_main)
-    with pytest.raises(KeyboardInterrupt):
-        engine.reduce(slow(sums, tmp_path, seconds=1.0), chunks)
+    # A shell that starts tests in the background has interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        when_begun(tmp_path, _thread.interrupt_main)
+        with pytest.raises(KeyboardInterrupt):
+            engine.reduce(slow(sums, tmp_path, seconds=1.0), chunks)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert until(lambda: not any(client.processing().values()), seconds=10)
     assert len(os.listdir(tmp_path)) < 10
     assert torch.equal(engine.reduce(sums, chunks), engine.reduce(sums, chunks))

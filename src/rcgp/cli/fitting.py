@@ -167,7 +167,9 @@ def _choice_notices(model: Regressor, rows: int, choice: Choice, options: Option
 def _fit_notices(model: Regressor, y: pd.Series[float]) -> list[str]:
     """What the numbers of a fit say about the fit itself."""
     if isinstance(model.fit_report_, AdaptiveReport):  # whose variances are calibrated
-        return []
+        if model.fit_report_.settled:
+            return []
+        return ["which rows are trusted still changed in the last round of the fit: look at those that are flagged"]
     typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / 0.6745
     if typical < 1 / 3 and model.outliers_.any() and model.noise_variance_ > 1e-6 * float(y.var()):
         return [

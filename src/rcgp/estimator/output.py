@@ -65,13 +65,6 @@ def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, rand
             report = _choose(how, model, random)
         except FitError as error:  # which knows the rows of the model only
             raise FitError(error.reason, row=int(used.nonzero()[sample[error.row]])) from error
-        if isinstance(report, AdaptiveReport) and not report.settled:
-            warnings.warn(
-                "which rows are trusted still changed in the last round of the fit: look at weights_ before you rely "
-                "on outliers_",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
         if not report.converged:
             warnings.warn(
                 f"the fit did not converge in {report.iterations} iterations: {report.message}",

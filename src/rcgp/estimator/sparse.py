@@ -27,7 +27,6 @@ from rcgp.estimator.parameters import Recipe, _one_of, _whole, recipe
 from rcgp.estimator.row_answers import Predict, RowDiagnosis, Tell
 from rcgp.models.inducing import SELECTIONS
 from rcgp.models.validation import check_finite
-from rcgp.training import AdaptiveReport, FitReport
 from rcgp.training.chunked import ChunkedFit, fit_chunks
 
 __all__ = ["SparseRCGPRegressor"]
@@ -213,7 +212,9 @@ class SparseRCGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             progress=how.progress,
         )
-        for message in _doubts(fitted.report):
+        report = fitted.report
+        if not report.converged:
+            message = f"the fit did not converge in {report.iterations} iterations: {report.message}"
             warnings.warn(message, ConvergenceWarning, stacklevel=3)
         self._keep(fitted, engine.collect(Tell(fitted), chunks) if in_memory else None)
         return self
@@ -378,17 +379,6 @@ class SparseRCGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if names is not None and list(X.columns) != list(names):
             raise ValueError(f"the feature names of X must be those of the fit, {list(names)}, got {list(X.columns)}")
         return X.to_dask_array()
-
-
-def _doubts(report: FitReport) -> Iterator[str]:
-    """What a user should know of a fit that did not end well."""
-    if not report.converged:
-        yield f"the fit did not converge in {report.iterations} iterations: {report.message}"
-    if isinstance(report, AdaptiveReport) and not report.settled:
-        yield (
-            "which rows are trusted still changed in the last round of the fit: look at the weights before you rely on "
-            "the outliers"
-        )
 
 
 def _is_table(X: Any, y: Any) -> bool:
