@@ -1,6 +1,6 @@
 """The sparse model at scale: a pass over the rows, a whole fit, peers, and two workers against one.
 
-Run ``python benchmarks/sparse.py pass scale peers accuracy dask``, or some of these words. Everything that is compared
+Run ``python benchmarks/many_rows.py pass scale peers accuracy dask``, or some of these words. Everything that is compared
 is timed in the same run, and reported as ratios: absolute times depend on the machine and its mood.
 
 - ``pass``: one pass for the statistics of n rows (kernel values, whitening, symmetric product) against the matrix
