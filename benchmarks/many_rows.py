@@ -1,7 +1,7 @@
 """The sparse model at scale: a pass over the rows, a whole fit, peers, and two workers against one.
 
-Run ``python benchmarks/many_rows.py pass scale peers accuracy dask``, or some of these words. Everything that is compared
-is timed in the same run, and reported as ratios: absolute times depend on the machine and its mood.
+Run ``python benchmarks/many_rows.py pass scale peers accuracy dask``, or some of these words. Everything that is
+compared is timed in the same run, and reported as ratios: absolute times depend on the machine and its mood.
 
 - ``pass``: one pass for the statistics of n rows (kernel values, whitening, symmetric product) against the matrix
   product alone, V Vᵀ of the same size, for n from 10⁴ to 10⁶ in memory; and 10⁷ rows from a memory-mapped file, whose
