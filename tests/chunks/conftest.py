@@ -1,19 +1,9 @@
 from __future__ import annotations
 
-import importlib
-import os
-
 import numpy as np
 import pytest
 
-
-def optional(name):
-    """A module that may be missing; without it a skip, or a failure in CI."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        reason = f"no {name}: rows from there were not read ({error})"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+from optional_parts import local_cluster, optional
 
 
 @pytest.fixture(scope="session")
@@ -40,13 +30,8 @@ def pq():
 @pytest.fixture(scope="session")
 def client():
     """A cluster of two worker processes on this machine, which talk by TCP."""
-    distributed = optional("distributed")
-    arguments = {"processes": True, "protocol": "tcp", "host": "127.0.0.1", "dashboard_address": None}
     # Not the default: a test that wants it there says so.
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, **arguments) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
+    with local_cluster(2) as cluster, optional("distributed").Client(cluster, set_as_default=False) as client:
         yield client
 
 

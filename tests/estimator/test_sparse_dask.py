@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import pickle
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 from sklearn.base import clone
 
 import rcgp
+from optional_parts import local_cluster, optional
 from rcgp import SparseRCGPRegressor
 
 random = np.random.default_rng(0)
@@ -23,24 +22,9 @@ NEW = random.uniform(-2.5, 2.5, (50, 2))
 FEW = {"n_inducing": 30, "fit_rows": 100, "random_state": 0}
 
 
-def optional(name):
-    """A module that may be missing; without it a skip, or a failure in CI."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        reason = f"no {name}: the estimator was not run on a cluster ({error})"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def da():
     return optional("dask.array")
-
-
-def local_cluster(workers):
-    # Any free port for its web page: by default it is one, which another cluster on the machine may have.
-    arguments = {"processes": True, "protocol": "tcp", "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
-    return optional("distributed").LocalCluster(n_workers=workers, threads_per_worker=1, **arguments)
 
 
 @pytest.fixture(scope="module")

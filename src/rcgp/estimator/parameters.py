@@ -19,7 +19,7 @@ from rcgp.training.objectives import OBJECTIVES, Objective
 from rcgp.training.search import Progress
 from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential, WeightFunction
 
-__all__ = ["Recipe", "recipe"]
+__all__ = ["Recipe", "one_of", "recipe", "whole"]
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Recipe:
 
 def recipe(estimator: Any) -> Recipe:
     """The parameters of an ``RCGPRegressor``, or an error that names the one that is wrong."""
-    _one_of(estimator.centre, ("adaptive", "prior"), "centre")
+    one_of(estimator.centre, ("adaptive", "prior"), "centre")
     adaptive = estimator.centre == "adaptive"
     if adaptive:
         _check_nothing_chosen(estimator)
-    _one_of(estimator.priors, ("weak", None), "priors")
+    one_of(estimator.priors, ("weak", None), "priors")
     objective = estimator.objective
     if not callable(objective):
         exact = tuple(name for name in OBJECTIVES if name != "elbo")  # that is for sparse models
-        _one_of(objective, (*exact, None), "objective", "or a function")
+        one_of(objective, (*exact, None), "objective", "or a function")
     if not isinstance(estimator.normalize, bool | np.bool_):
         raise TypeError(f"normalize must be True or False, got {estimator.normalize!r}")
     kernel = estimator.kernel
@@ -62,11 +62,11 @@ def recipe(estimator: Any) -> Recipe:
         adaptive=adaptive,
         make_weight=_weight_maker("imq" if estimator.weight is None else estimator.weight, estimator.epsilon),
         objective=objective,
-        restarts=_whole(estimator.n_restarts, "n_restarts", least=0),
+        restarts=whole(estimator.n_restarts, "n_restarts", least=0),
         normalize=bool(estimator.normalize),
         priors=estimator.priors,
-        max_iterations=_whole(estimator.max_iter, "max_iter", least=1),
-        fit_rows=None if estimator.fit_rows is None else _whole(estimator.fit_rows, "fit_rows", least=2),
+        max_iterations=whole(estimator.max_iter, "max_iter", least=1),
+        fit_rows=None if estimator.fit_rows is None else whole(estimator.fit_rows, "fit_rows", least=2),
         progress=estimator.progress,
     )
 
@@ -104,11 +104,12 @@ def _weight_maker(weight: Any, epsilon: Any) -> Callable[[], WeightFunction]:
         "se": lambda: SquaredExponential(epsilon=share),
         "constant": Constant,
     }
-    _one_of(weight, tuple(named), "weight", "or a weight function of rcgp.weights")
+    one_of(weight, tuple(named), "weight", "or a weight function of rcgp.weights")
     return named[weight]
 
 
-def _one_of(value: Any, names: tuple[str | None, ...], argument: str, alternative: str = "") -> None:
+def one_of(value: Any, names: tuple[str | None, ...], argument: str, alternative: str = "") -> None:
+    """Refuse a value that is none of these names; the alternative is what the message offers besides."""
     if not any(_is(value, name) for name in names):
         listed = (", " if alternative else " or ").join([", ".join(map(repr, names[:-1])), repr(names[-1])])
         raise ValueError(f"{argument} must be {listed} {alternative}".rstrip() + f", got {value!r}")
@@ -118,7 +119,8 @@ def _is(value: Any, name: str | None) -> bool:
     return value is None if name is None else isinstance(value, str) and value == name
 
 
-def _whole(value: Any, argument: str, least: int) -> int:
+def whole(value: Any, argument: str, least: int) -> int:
+    """A whole number of at least so much, or an error that names the argument."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(f"{argument} must be a whole number, at least {least}, got {value!r}")
     return int(value)

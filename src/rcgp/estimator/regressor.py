@@ -18,6 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from torch import Tensor
 
 from rcgp.core.loo import log_density
+from rcgp.estimator.contract import all_or_nothing, as_tensor
 from rcgp.estimator.output import Output, fit_output, lengthscales
 from rcgp.estimator.parameters import recipe
 from rcgp.models.validation import check_finite
@@ -197,12 +198,8 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
         -------
         self
         """
-        before = dict(self.__dict__)
-        try:
+        with all_or_nothing(self):
             return self._fit(X, y, sample_weight)
-        except BaseException:  # an interrupt, too, leaves the estimator as it was
-            self.__dict__ = before
-            raise
 
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> RCGPRegressor:
         how = recipe(self)
@@ -340,8 +337,7 @@ class RCGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: i
 
     def _finite(self, values: Array, name: str) -> Tensor:
         """The values as a tensor, or a ValueError that names the first bad row and column."""
-        # A copy where the array is read-only, which torch does not know.
-        tensor = torch.from_numpy(np.require(values, requirements=["C", "W"]))
+        tensor = as_tensor(values)
         check_finite(tensor, name, getattr(self, "feature_names_in_", None) if name == "X" else None)
         return tensor
 

@@ -22,8 +22,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from rcgp.chunks import Chunks, chunks_of, engine_for
+from rcgp.estimator.contract import all_or_nothing, as_tensor
 from rcgp.estimator.output import build_model, lengthscales
-from rcgp.estimator.parameters import Recipe, _one_of, _whole, recipe
+from rcgp.estimator.parameters import Recipe, one_of, recipe, whole
 from rcgp.estimator.row_answers import Predict, RowDiagnosis, Tell
 from rcgp.models.inducing import SELECTIONS
 from rcgp.models.validation import check_finite
@@ -185,12 +186,8 @@ class SparseRCGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
-        before = dict(self.__dict__)
-        try:
+        with all_or_nothing(self):
             return self._fit(X, y, sample_weight)
-        except BaseException:  # an interrupt, too, leaves the estimator as it was
-            self.__dict__ = before
-            raise
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> SparseRCGPRegressor:
         how = self._recipe()
@@ -282,7 +279,7 @@ class SparseRCGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Means and covariance matrix at inputs in memory."""
         if hasattr(X, "__dask_graph__"):
             raise ValueError("return_cov is for inputs in memory: compute X first")
-        inputs = _tensor(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False))
+        inputs = as_tensor(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False))
         check_finite(inputs, "X", getattr(self, "feature_names_in_", None))
         process = self.model_.process
         with torch.no_grad():
@@ -334,12 +331,12 @@ class SparseRCGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _recipe(self) -> Recipe:
         """The parameters, checked."""
-        _whole(self.n_inducing, "n_inducing", least=1)
-        _whole(self.fit_rows, "fit_rows", least=2)
-        _whole(self.polish, "polish", least=0)
-        _one_of(self.selection, SELECTIONS, "selection")
+        whole(self.n_inducing, "n_inducing", least=1)
+        whole(self.fit_rows, "fit_rows", least=2)
+        whole(self.polish, "polish", least=0)
+        one_of(self.selection, SELECTIONS, "selection")
         if self.threads is not None:
-            _whole(self.threads, "threads", least=1)
+            whole(self.threads, "threads", least=1)
         named = {"objective": "loo", "n_restarts": 0, "normalize": True, **self.get_params(deep=False)}
         return recipe(SimpleNamespace(**named))
 
@@ -353,9 +350,9 @@ class SparseRCGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "sklearn.multioutput.MultiOutputRegressor does, or use RCGPRegressor"
             )
         if observed.dtype.kind == "f" and observed.ndim:  # before scikit-learn's check, which does not name the row
-            check_finite(_tensor(observed.reshape(len(observed), -1)[:, 0]), "y")
+            check_finite(as_tensor(observed.reshape(len(observed), -1)[:, 0]), "y")
         X_, y_ = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite=False)
-        check_finite(_tensor(X_), "X", getattr(self, "feature_names_in_", None))
+        check_finite(as_tensor(X_), "X", getattr(self, "feature_names_in_", None))
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X_, dtype=np.float64, ensure_non_negative=True)
         return chunks_of(X_, np.asarray(y_, dtype=np.float64), sample_weight)
@@ -391,8 +388,3 @@ def _is_table(X: Any, y: Any) -> bool:
 def _as_numpy(values: Any) -> Any:
     """A tensor as an array, all else as it is."""
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-
-
-def _tensor(values: Any) -> Tensor:
-    """An array as a tensor; a copy where it is read-only, which torch does not know."""
-    return torch.from_numpy(np.require(values, dtype=np.float64, requirements=["C", "W"]))
