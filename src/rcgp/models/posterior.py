@@ -37,7 +37,8 @@ class PosteriorProcess:
 
     Attributes:
         prior_mean, kernel: copies of the prior's that nobody else changes.
-        support: ``n x d`` inputs through which it is seen: those of the training data, or inducing points.
+        support: ``... x n x d`` inputs through which it is seen: those of the training data, or inducing points. Batch
+            dimensions, of a batch of processes, are broadcast with those of the test inputs.
         given: the posterior given the training data.
     """
 
@@ -54,6 +55,13 @@ class PosteriorProcess:
         """Posterior variance of f at ``... x q x d`` inputs: ``... x q``. Cost n²q, memory O(nq) for a chunk of q."""
         return self._in_chunks(x, lambda part: self.given.variance(self._cross(part), self.kernel(part, diag=True)))
 
+    def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean, ``... x q``, and covariance, ``... x q x q``, of f at ``... x q x d`` inputs. Cost n²q + nq²."""
+        points = self._aligned(x.to(self.support))
+        K = self._cross(points)
+        mean = self.prior_mean(points) + self.given.mean(K)
+        return mean.to(x), self.given.covariance(K, K, dense_kernel(self.kernel, points, points)).to(x)
+
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Posterior covariance of f between ``... x q x d`` and ``... x p x d`` inputs: ``... x q x p``."""
         first = x1.to(self.support)
@@ -63,7 +71,19 @@ class PosteriorProcess:
         return self.given.covariance(K1, K2, dense_kernel(self.kernel, first, second)).to(x1)
 
     def _cross(self, x: Tensor) -> Tensor:
-        return dense_kernel(self.kernel, x, self.support)
+        """The kernel between ``... x q x d`` points and the support, ``... x q x n``."""
+        if self.support.ndim > 2:
+            support = self.support.expand(*x.shape[:-2], *self.support.shape[-2:])
+            return dense_kernel(self.kernel, x, support)
+        # All points at once: GPyTorch would copy the support for each batch.
+        return dense_kernel(self.kernel, x.reshape(-1, x.shape[-1]), self.support).reshape(*x.shape[:-1], -1)
+
+    def _aligned(self, x: Tensor) -> Tensor:
+        """Points with the batch dimensions of the support."""
+        if self.support.ndim == 2:
+            return x
+        batch = torch.broadcast_shapes(x.shape[:-2], self.support.shape[:-2])  # type: ignore[no-untyped-call]
+        return x.expand(*batch, *x.shape[-2:])
 
     def _in_chunks(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         """A function of points, ``q x d`` to ``q``, on all of ``... x q x d``, a bounded number at a time."""

@@ -6,5 +6,16 @@
 from rcgp.training.adaptive import Parts, centre_on, fit_adaptive
 from rcgp.training.adaptive_report import AdaptiveReport, Round
 from rcgp.training.fit import FitError, FitReport, fit
+from rcgp.training.trimmed import fit_trimmed
 
-__all__ = ["AdaptiveReport", "FitError", "FitReport", "Parts", "Round", "centre_on", "fit", "fit_adaptive"]
+__all__ = [
+    "AdaptiveReport",
+    "FitError",
+    "FitReport",
+    "Parts",
+    "Round",
+    "centre_on",
+    "fit",
+    "fit_adaptive",
+    "fit_trimmed",
+]

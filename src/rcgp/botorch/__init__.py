@@ -1,0 +1,19 @@
+"""Bayesian optimisation that outliers cannot derail: the robust conjugate GP as a BoTorch model.
+
+from rcgp.botorch import SingleTaskRCGP       # in the place of botorch.models.SingleTaskGP
+
+Importing this room imports BoTorch, which changes settings of linear_operator for the whole process; nothing else in
+rcgp does.
+"""
+
+try:
+    import botorch as _botorch  # noqa: F401
+except ImportError as error:
+    raise ImportError("rcgp.botorch needs BoTorch: pip install 'rcgp[botorch]'") from error
+
+from rcgp.botorch.fitting import fit
+from rcgp.botorch.model import SingleTaskRCGP
+from rcgp.botorch.objective import LeaveOneOutObjective
+from rcgp.botorch.transforms import RobustStandardize
+
+__all__ = ["LeaveOneOutObjective", "RobustStandardize", "SingleTaskRCGP", "fit"]

@@ -1,0 +1,160 @@
+"""Choosing the hyperparameters of a BoTorch model: our own searches, model by model of a batch, or BoTorch's.
+
+A model of a batch is taken out as an :class:`rcgp.RCGP`, fitted there, and its hyperparameters are written back. Where
+models share hyperparameters, or inputs are transformed by something that is learnt, that cannot be done: then BoTorch's
+optimiser maximises the leave-one-out objective of all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import gpytorch
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.optim.fit import fit_gpytorch_mll_scipy
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+
+from rcgp.botorch.model import SingleTaskRCGP
+from rcgp.botorch.objective import LeaveOneOutObjective
+from rcgp.botorch.slices import Index, is_batched, sliced, write_slice
+from rcgp.models import RCGP
+from rcgp.models.constraints import Between
+from rcgp.training import FitError, FitReport, fit_trimmed
+from rcgp.training import fit as fit_one
+from rcgp.weights import Constant
+
+__all__ = ["fit", "fit_for_botorch"]
+
+
+def fit(model: SingleTaskRCGP, max_iterations: int = 1000) -> list[FitReport]:
+    """Choose the hyperparameters of a model: by evidence with adaptive centring, else by the paper's leave-one-out.
+
+    What ``fit_gpytorch_mll`` does to this kind of model. If a fit fails the model is as it was before.
+
+    Args:
+        model: the model, changed in place and in evaluation mode afterwards.
+        max_iterations: limit on the iterations of each search.
+
+    Returns:
+        A report for each model of the batch, outputs last; none where BoTorch's optimiser was needed, because models
+        share hyperparameters or an input transform is learnt.
+
+    Raises:
+        FitError: where an objective can be computed at no point of a search.
+    """
+    if not isinstance(model, SingleTaskRCGP):
+        raise TypeError(f"model must be a SingleTaskRCGP, got {type(model).__name__}")
+    model.eval()
+    if not _is_separable(model):
+        _by_optimizer(model, fit_gpytorch_mll_scipy, options={"maxiter": max_iterations})
+        return []
+    indices = list(product(*(range(size) for size in model._aug_batch_shape)))
+    fitted = [_fit_slice(model, index, max_iterations) for index in indices]
+    for index, (single, _) in zip(indices, fitted, strict=True):
+        _write_back(model, index, single)
+    return [report for _, report in fitted]
+
+
+def fit_for_botorch(
+    model: SingleTaskRCGP,
+    mll: gpytorch.mlls.MarginalLogLikelihood,
+    closure: Any = None,
+    optimizer: Callable[..., Any] | None = None,
+    closure_kwargs: dict[str, Any] | None = None,
+    optimizer_kwargs: dict[str, Any] | None = None,
+    **_: Any,
+) -> gpytorch.mlls.MarginalLogLikelihood:
+    """What ``fit_gpytorch_mll(mll)`` does: :func:`fit`, or BoTorch's optimiser if the caller asks for it.
+
+    The marginal likelihood of a robust model is not defined. An ``ExactMarginalLogLikelihood``, which a script written
+    for ``SingleTaskGP`` has, stands for the robust objective.
+
+    Args:
+        model: the model.
+        mll: the objective, returned in evaluation mode.
+        closure, optimizer, closure_kwargs, optimizer_kwargs: with any of them :class:`LeaveOneOutObjective` is
+            maximised by the optimiser, BoTorch's L-BFGS-B by default.
+
+    Raises:
+        ModelFittingError: where the fit fails; the model is as it was before.
+    """
+    if closure is None and optimizer is None and not closure_kwargs and not optimizer_kwargs:
+        try:
+            fit(model)
+        except FitError as error:
+            raise ModelFittingError(str(error)) from error
+        return mll.eval()
+    if closure_kwargs:
+        raise ValueError("closure_kwargs are not supported for SingleTaskRCGP; give a closure that knows them")
+    _by_optimizer(model, optimizer or fit_gpytorch_mll_scipy, closure=closure, **(optimizer_kwargs or {}))
+    return mll.eval()
+
+
+def _by_optimizer(model: SingleTaskRCGP, optimizer: Callable[..., Any], **kwargs: Any) -> None:
+    before = copy.deepcopy(model.state_dict())
+    objective = LeaveOneOutObjective(model).train()
+    try:
+        optimizer(objective, **kwargs)
+    except BaseException:
+        objective.eval()
+        model.load_state_dict(before)
+        raise
+    objective.eval()
+
+
+def _is_separable(model: SingleTaskRCGP) -> bool:
+    """Whether each model of the batch has hyperparameters of its own, and none is elsewhere."""
+    batch = model._aug_batch_shape
+    modules = [model.covar_module, model.mean_module, model.likelihood]
+    shared = [] if model.weight is None or not batch else list(model.weight.parameters())
+    transform = getattr(model, "input_transform", None)
+    learnt = [] if transform is None else [p for p in transform.parameters() if p.requires_grad]
+    return all(is_batched(module, batch) for module in modules) and not shared and not learnt
+
+
+def _fit_slice(model: SingleTaskRCGP, index: Index, max_iterations: int) -> tuple[RCGP, FitReport]:
+    single = _take_out(model, index)
+    if model.weight is not None:
+        return single, fit_one(single, max_iterations=max_iterations)
+    return single, fit_trimmed(single, max_iterations=max_iterations)
+
+
+def _take_out(model: SingleTaskRCGP, index: Index) -> RCGP:
+    """One model of the batch, in double precision."""
+    batch, known = model._aug_batch_shape, isinstance(model.likelihood, FixedNoiseGaussianLikelihood)
+    noise = model.row_noise().detach().double()[index]
+    single = RCGP(
+        model.train_inputs[0].double()[index],
+        model.train_targets.double()[index],
+        kernel=sliced(model.covar_module, batch, index).double(),
+        mean=sliced(model.mean_module, batch, index).double(),
+        weight=Constant() if model.weight is None else copy.deepcopy(model.weight),
+        noise=1.0 if known else float(noise[0]),
+        sample_weight=noise.reciprocal() if known else None,
+    )
+    if known:
+        single.raw_noise.requires_grad_(False)
+        return single
+    covariance = model.likelihood.noise_covar
+    lower = float(covariance.raw_noise_constraint.lower_bound)
+    single.register_constraint("raw_noise", Between(lower, torch.inf))
+    single.noise = noise[0].clamp_min(lower * (1.0 + 1e-6))
+    single.raw_noise.requires_grad_(covariance.raw_noise.requires_grad)
+    for name, _, prior, _, _ in covariance.named_priors():
+        single.register_prior(name, copy.deepcopy(prior).double(), lambda module: module.noise, None)
+    return single
+
+
+def _write_back(model: SingleTaskRCGP, index: Index, single: RCGP) -> None:
+    write_slice(model.covar_module, index, single.kernel)
+    write_slice(model.mean_module, index, single.mean)
+    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
+        noise = model.likelihood.noise.detach().clone()
+        noise[index] = single.noise.detach().to(noise)
+        model.likelihood.noise = noise
+    if model.weight is not None:
+        write_slice(model.weight, (), single.weight)

@@ -1,0 +1,320 @@
+"""The robust conjugate GP as a BoTorch model: hyperparameters in batches, BoTorch's surface, the core's mathematics.
+
+BoTorch's base class brings transforms, batches of outputs and conditioning. It asks its model for four things, which
+are here: ``model(X)``, training data that can be set, a model with further data, and ``forward``, of which it makes
+leave-one-out predictions.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gpytorch
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
+from botorch.models.model import FantasizeMixin
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.models.utils.gpytorch_modules import get_gaussian_likelihood_with_lognormal_prior
+from botorch.utils.types import DEFAULT, _DefaultType
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from linear_operator import to_linear_operator
+from linear_operator.operators import DiagLinearOperator
+from torch import Tensor
+
+from rcgp.botorch.defaults import default_kernel
+from rcgp.botorch.slices import sliced
+from rcgp.botorch.transforms import RobustStandardize
+from rcgp.botorch.validation import (
+    check_observations,
+    check_outputs,
+    check_test_inputs,
+    check_training_data,
+    check_weight,
+)
+from rcgp.botorch.weighing import Weighed, weigh
+from rcgp.core.exact import condition
+from rcgp.core.loo import LeaveOneOut, leave_one_out
+from rcgp.models.kernel_matrix import dense_kernel
+from rcgp.models.posterior import PosteriorProcess
+from rcgp.weights import InverseMultiquadric, WeightFunction
+
+__all__ = ["SingleTaskRCGP"]
+
+
+class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, FantasizeMixin):  # type: ignore[misc]
+    """A ``SingleTaskGP`` that outliers cannot break.
+
+    Robust and conjugate GP regression (:class:`rcgp.RCGP`) with BoTorch's constructor and surface: batches, several
+    independent outputs, transforms, fantasies. Put in the place of ``SingleTaskGP`` in a script it needs no other
+    change: ``fit_gpytorch_mll`` chooses its hyperparameters robustly, whatever objective it is given. The noise of new
+    observations is σ² everywhere.
+
+    Weights are a function of data and hyperparameters. So ``condition_on_observations`` gives what a model of all the
+    data with the same hyperparameters is, and new observations have weights of their own; gradients through a fantasy
+    model hold the weights' centres fixed.
+
+    Args:
+        train_X: ``... x n x d`` inputs.
+        train_Y: ``... x n x m`` observations of m outputs.
+        train_Yvar: ``... x n x m`` known noise variances. Default: one, learnt, for each output.
+        likelihood: a ``GaussianLikelihood``, which holds σ². Default: BoTorch's, with its prior.
+        covar_module: kernel. Default: BoTorch's squared exponential with its priors, times an output scale, which
+            ``RobustStandardize`` leaves to be learnt.
+        mean_module: prior mean. Default: a constant, learnt.
+        outcome_transform: Default: :class:`RobustStandardize`; ``None`` for none.
+        input_transform: as in BoTorch.
+        weight: for ``centre="prior"``, a weight function of :mod:`rcgp.weights`. Default: ``InverseMultiquadric()``.
+        centre: ``"adaptive"`` centres each weight on what the other rows predict; ``"prior"``, the paper's, on the
+            prior mean.
+
+    Raises:
+        InputDataError: for values that are NaN or infinite, naming argument, row and column.
+        BotorchTensorDimensionError: for shapes that do not fit.
+    """
+
+    train_inputs: tuple[Tensor, ...]
+    train_targets: Tensor
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        likelihood: GaussianLikelihood | None = None,
+        covar_module: gpytorch.kernels.Kernel | None = None,
+        mean_module: gpytorch.means.Mean | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        input_transform: InputTransform | None = None,
+        weight: WeightFunction | None = None,
+        centre: str = "adaptive",
+    ) -> None:
+        check_weight(weight, centre)
+        check_training_data(train_X, train_Y, train_Yvar)
+        self._validate_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
+        super().__init__()
+        self.centre = centre
+        if outcome_transform == DEFAULT:
+            outcome_transform = RobustStandardize(m=train_Y.shape[-1], batch_shape=train_X.shape[:-2])
+        with torch.no_grad():
+            transformed_X = self.transform_inputs(X=train_X, input_transform=input_transform)
+        if outcome_transform is not None:
+            outcome_transform.train()
+            train_Y, train_Yvar = outcome_transform(Y=train_Y, Yvar=train_Yvar, X=transformed_X)
+            check_training_data(transformed_X, train_Y, train_Yvar, after=" after the transforms")
+        self._set_dimensions(train_X=train_X, train_Y=train_Y)
+        train_X, train_Y, train_Yvar = self._transform_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
+        batch = self._aug_batch_shape
+        self.train_inputs, self.train_targets = (train_X.detach().clone(),), train_Y.detach().clone()
+        if likelihood is None and train_Yvar is None:
+            likelihood = get_gaussian_likelihood_with_lognormal_prior(batch_shape=batch)
+        elif likelihood is None:
+            likelihood = FixedNoiseGaussianLikelihood(noise=train_Yvar, batch_shape=batch)
+        self.likelihood = likelihood
+        self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch) if mean_module is None else mean_module
+        if covar_module is None:
+            covar_module = default_kernel(transformed_X.shape[-1], batch)
+        self.covar_module = covar_module
+        self.weight = None if centre == "adaptive" else weight or InverseMultiquadric()
+        if outcome_transform is not None:
+            self.outcome_transform = outcome_transform
+        if input_transform is not None:
+            self.input_transform = input_transform
+        self.to(train_X)
+        # Whether gradients of the data are followed, what the posterior was made from, and the posterior.
+        self._process: tuple[bool, list[Tensor], PosteriorProcess] | None = None
+
+    def __call__(self, X: Tensor, *_: Any, **__: Any) -> MultivariateNormal:
+        """The posterior of f at transformed inputs; in training mode the prior, as with GPyTorch's models."""
+        if self.training:
+            return self._prior(self.transform_inputs(X))
+        mean, covariance = self._posterior_process().joint(check_test_inputs(X, self.train_inputs[0]))
+        return MultivariateNormal(mean, to_linear_operator(covariance))
+
+    def forward(self, X: Tensor) -> MultivariateNormal:
+        """What is known of f without the observations at ``X``: the prior or, at the training inputs, leave-one-out.
+
+        BoTorch's ``efficient_loo_cv`` takes what this returns for the prior of independent rows, and adds σ²: so its
+        results are the leave-one-out predictions of the robust model.
+        """
+        if X is not self.train_inputs[0]:
+            return self._prior(X)
+        mean, variance = self.latent_leave_one_out()
+        return MultivariateNormal(mean, DiagLinearOperator(variance))
+
+    def set_train_data(
+        self, inputs: Tensor | tuple[Tensor, ...] | None = None, targets: Tensor | None = None, strict: bool = True
+    ) -> None:
+        """Replace inputs, targets or both, in the model's own shapes and after its transforms.
+
+        Raises:
+            RuntimeError: for other shapes than before, unless ``strict=False``.
+        """
+        X = inputs[0] if isinstance(inputs, tuple) else inputs
+        for name, old, new in (("inputs", self.train_inputs[0], X), ("targets", self.train_targets, targets)):
+            if strict and new is not None and old.shape != new.shape:
+                raise RuntimeError(
+                    f"cannot replace {name} of shape {tuple(old.shape)} by {tuple(new.shape)}; strict=False can"
+                )
+        if X is not None:
+            self.train_inputs = (X,)
+        if targets is not None:
+            self.train_targets = targets
+
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> SingleTaskRCGP:
+        """This model with further data: the same hyperparameters, and weights for all rows.
+
+        Args:
+            inputs: ``... x n' x d`` transformed inputs.
+            targets: ``... x n'`` transformed observations, with as many batch dimensions or more.
+            kwargs: ``noise``, their variances, where those of the training data are known.
+        """
+        X, y = self.train_inputs[0], self.train_targets
+        shapes = (X.shape[:-2], y.shape[:-1], inputs.shape[:-2], targets.shape[:-1])
+        batch = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+        model = self._without_data()
+        model.likelihood = self.likelihood.get_fantasy_likelihood(**kwargs)
+        model.train_inputs = (torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (X, inputs)], dim=-2),)
+        model.train_targets = torch.cat([part.expand(*batch, part.shape[-1]) for part in (y, targets)], dim=-1)
+        return model
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> SingleTaskRCGP:
+        """The model of these and further observations, ``... x n' x d`` and ``... x n' x m``, in their own units.
+
+        It is what a model of all the data with the same hyperparameters and transforms is.
+
+        Args:
+            X, Y: inputs and observations; Y may have further batch dimensions, one model each.
+            kwargs: ``noise``, ``... x n' x m`` variances after transforms, where those of the data are known.
+        """
+        check_observations(X, Y, self)
+        # In evaluation mode, or the transforms would learn from the new data alone.
+        model: SingleTaskRCGP = super(SingleTaskRCGP, self.eval()).condition_on_observations(X, Y, **kwargs)
+        return model
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Any:
+        """The posterior of f, or of new observations, at ``... x q x d`` inputs; differentiable in them.
+
+        Args:
+            X: the inputs.
+            output_indices: which outputs. Default: all.
+            observation_noise: add σ², or these variances.
+            posterior_transform: applied to the result.
+        """
+        check_outputs(output_indices, self.num_outputs, "output_indices")
+        if output_indices is None or self.num_outputs == 1:
+            return super().posterior(X, None, observation_noise, posterior_transform)
+        if isinstance(observation_noise, Tensor):
+            observation_noise = observation_noise[..., output_indices]
+        return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
+
+    def subset_output(self, idcs: list[int]) -> SingleTaskRCGP:
+        """The model of some of the outputs, in their order."""
+        check_outputs(idcs, self.num_outputs, "idcs")
+        outputs = [index % self.num_outputs for index in idcs]
+        if outputs == list(range(self.num_outputs)):
+            return copy.deepcopy(self)
+        before = self._aug_batch_shape
+        rows: Any = outputs if len(outputs) > 1 else outputs[0]
+        index = (*(slice(None) for _ in before[:-1]), rows)
+        model = self._without_data()
+        for name in ("covar_module", "mean_module", "likelihood"):
+            setattr(model, name, sliced(getattr(self, name), before, index))
+        model.train_inputs = tuple(inputs[(*index, slice(None), slice(None))] for inputs in self.train_inputs)
+        model.train_targets = self.train_targets[(*index, slice(None))]
+        model._num_outputs, model._aug_batch_shape = len(outputs), torch.empty(before)[index].shape
+        if model._original_train_inputs is not None:
+            model._original_train_inputs = self._original_train_inputs[(*index, slice(None), slice(None))]
+        if hasattr(self, "outcome_transform"):
+            model.outcome_transform = self.outcome_transform.subset_output(idcs=outputs)
+        return model
+
+    def custom_fit(
+        self, mll: gpytorch.mlls.MarginalLogLikelihood, **kwargs: Any
+    ) -> gpytorch.mlls.MarginalLogLikelihood:
+        """What ``fit_gpytorch_mll`` does to this model: see :func:`rcgp.botorch.fitting.fit_for_botorch`."""
+        from rcgp.botorch.fitting import fit_for_botorch
+
+        return fit_for_botorch(self, mll, **kwargs)
+
+    def weights(self) -> Tensor:
+        """Weight w̃ of each observation, ``... x n x m``: 1 is full trust, near 0 is an outlier."""
+        with torch.no_grad():
+            w = self._weighed().weight.to(self.train_targets)
+        return w.mT if self.num_outputs > 1 else w.unsqueeze(-1)
+
+    def latent_leave_one_out(self) -> LeaveOneOut:
+        """Mean and variance of f at each training input given all other observations, ``... x n``. Cost O(n³)."""
+        with torch.no_grad():
+            weighed = self._weighed()
+            mean, variance = leave_one_out(weighed.K, weighed.pseudo)
+            prior = self.train_targets - weighed.residual
+            return LeaveOneOut((mean + prior).to(self.train_targets), variance.to(self.train_targets))
+
+    def row_noise(self) -> Tensor:
+        """Noise variance of each observation, ``... x n``: σ², or what was given."""
+        noise: Tensor = self.likelihood.noise  # ... x 1, or ... x n
+        shape = torch.broadcast_shapes(noise.shape, self.train_targets.shape)  # type: ignore[no-untyped-call]
+        return noise.expand(shape)
+
+    def _prior(self, X: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+    def _weighed(self) -> Weighed:
+        """The training data and what each row counts, in double precision; hyperparameters are constants."""
+        kernel, mean, weight = (_frozen(module) for module in (self.covar_module, self.mean_module, self.weight))
+        X = self.train_inputs[0] if not self.training else self.transform_inputs(self.train_inputs[0])
+        X, y = X.double(), self.train_targets.double()
+        batch = torch.broadcast_shapes(X.shape[:-2], y.shape[:-1])  # type: ignore[no-untyped-call]
+        X = X.expand(*batch, *X.shape[-2:])
+        return weigh(X, dense_kernel(kernel, X, X), y - mean(X), self.row_noise().detach().double(), weight)
+
+    def _posterior_process(self) -> PosteriorProcess:
+        """The posterior at the current hyperparameters, recomputed only if something that it depends on has changed."""
+        X, y = self.train_inputs[0], self.train_targets
+        follows = torch.is_grad_enabled() and (X.requires_grad or y.requires_grad)  # a fantasy's data
+        with torch.inference_mode(False), torch.set_grad_enabled(follows):
+            # Values are compared, not version counters: GPyTorch's setters write through .data, unseen by those.
+            tensors = [tensor.detach() for tensor in (X, y, *self.parameters(), *self.buffers())]
+            if self._process is not None and follows == self._process[0] and _same(self._process[1], tensors):
+                return self._process[2]
+            weighed, mean, kernel = self._weighed(), _frozen(self.mean_module), _frozen(self.covar_module)
+            process = PosteriorProcess(mean, kernel, weighed.inputs, condition(weighed.K, weighed.pseudo))
+            self._process = follows, [tensor.clone() for tensor in tensors], process
+        return process
+
+    def _without_data(self) -> SingleTaskRCGP:
+        """A copy that shares the training data, which cannot be copied where they are part of a graph."""
+        shared = {id(tensor): tensor for tensor in (*self.train_inputs, self.train_targets)}
+        return copy.deepcopy(self, shared)
+
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> SingleTaskRCGP:
+        # Training data are no buffers, which would be part of the state: they follow the model to a type or device.
+        self.train_inputs = tuple(fn(inputs) for inputs in self.train_inputs)
+        self.train_targets = fn(self.train_targets)
+        model: SingleTaskRCGP = super()._apply(fn, *args, **kwargs)
+        return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What can be recomputed is neither pickled nor copied.
+        return {**self.__dict__, "_process": None}
+
+
+def _frozen(module: Any) -> Any:
+    """A copy in double precision whose parameters are constants."""
+    return None if module is None else copy.deepcopy(module).double().requires_grad_(False)
+
+
+def _same(old: list[Tensor], new: list[Tensor]) -> bool:
+    return len(old) == len(new) and all(
+        a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(old, new, strict=True)
+    )

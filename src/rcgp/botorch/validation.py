@@ -1,0 +1,90 @@
+"""Checks at the edge of the BoTorch room, with BoTorch's own kinds of errors: what is wrong, where, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from torch import Tensor
+
+from rcgp.models.validation import check_finite
+from rcgp.weights import WeightFunction
+
+__all__ = ["check_observations", "check_outputs", "check_test_inputs", "check_training_data", "check_weight"]
+
+
+def check_weight(weight: Any, centre: Any) -> None:
+    """Raise unless centre and weight name a way to weigh rows."""
+    if centre not in ("adaptive", "prior"):
+        raise ValueError(f'centre must be "adaptive" or "prior", got {centre!r}')
+    if weight is not None and not isinstance(weight, WeightFunction):
+        raise TypeError(f"weight must be a WeightFunction of rcgp.weights, got {type(weight).__name__}")
+    if weight is not None and centre == "adaptive":
+        raise ValueError('a weight needs centre="prior": adaptive centring chooses weights by itself')
+
+
+def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, after: str = "") -> None:
+    """Raise unless inputs and observations fit each other and are finite."""
+    for name, values in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
+        if values is not None and not isinstance(values, Tensor):
+            raise InputDataError(f"{name} must be a tensor, got {type(values).__name__}")
+    _check_rows(X, Y, "train_X", "train_Y")
+    if Yvar is not None and Yvar.shape != Y.shape:
+        raise BotorchTensorDimensionError(
+            f"train_Yvar must have the shape of train_Y, {tuple(Y.shape)}, got {tuple(Yvar.shape)}"
+        )
+    if X.shape[-2] == 0 or X.shape[-1] == 0:
+        raise BotorchTensorDimensionError(f"train_X is empty: its shape is {tuple(X.shape)}")
+    for name, values in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
+        if values is not None:
+            _check_finite(values, name + after)
+    if Yvar is not None and not bool((Yvar > 0).all()):
+        row = int((Yvar <= 0).nonzero()[0, -2])
+        raise InputDataError(f"train_Yvar must be positive, which it is not in row {row}")
+
+
+def check_observations(X: Tensor, Y: Tensor, model: Any) -> None:
+    """Raise unless new observations fit a model."""
+    d, m = model.train_inputs[0].shape[-1], model.num_outputs
+    if not hasattr(model, "input_transform") and X.shape[-1] != d:
+        raise BotorchTensorDimensionError(f"X must have shape ... x n' x {d}, got {tuple(X.shape)}")
+    if Y.shape[-2:] != torch.Size([X.shape[-2], m]):
+        raise BotorchTensorDimensionError(
+            f"Y must have shape ... x {X.shape[-2]} x {m}, a row for each of X and {m} outputs, got {tuple(Y.shape)}"
+        )
+    _check_finite(X.detach(), "X")
+    _check_finite(Y.detach(), "Y")
+
+
+def check_test_inputs(X: Tensor, train_X: Tensor) -> Tensor:
+    """Test inputs, if they have the columns of the training inputs."""
+    if X.ndim < 2 or X.shape[-1] != train_X.shape[-1]:
+        raise BotorchTensorDimensionError(
+            f"X must have shape ... x q x {train_X.shape[-1]} like the training inputs, got {tuple(X.shape)}"
+        )
+    return X
+
+
+def check_outputs(indices: Sequence[int] | None, outputs: int, name: str) -> None:
+    """Raise an IndexError that names an output that there is not."""
+    for index in indices or ():
+        if not -outputs <= index < outputs:
+            raise IndexError(f"{name} has {index}, but the model has {outputs} output{'s'[: outputs > 1]}")
+
+
+def _check_rows(X: Tensor, Y: Tensor, name_X: str, name_Y: str) -> None:
+    if X.ndim < 2 or Y.ndim != X.ndim or X.shape[:-1] != Y.shape[:-1]:
+        hint = f"; use {name_Y}.unsqueeze(-1)" if Y.shape == X.shape[:-1] else ""
+        raise BotorchTensorDimensionError(
+            f"{name_X} must have shape ... x n x d and {name_Y} ... x n x m, got {tuple(X.shape)} and "
+            f"{tuple(Y.shape)}{hint}"
+        )
+
+
+def _check_finite(values: Tensor, name: str) -> None:
+    try:
+        check_finite(values, name)
+    except ValueError as error:
+        raise InputDataError(str(error)) from None
