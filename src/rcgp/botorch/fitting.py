@@ -154,7 +154,9 @@ def _write_back(model: SingleTaskRCGP, index: Index, single: RCGP) -> None:
     write_slice(model.mean_module, index, single.mean)
     if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
         noise = model.likelihood.noise.detach().clone()
-        noise[index] = single.noise.detach().to(noise)
+        # A little above the bound, which most constraints only approach.
+        lower = float(model.likelihood.noise_covar.raw_noise_constraint.lower_bound)
+        noise[index] = single.noise.detach().clamp_min(lower * (1.0 + 1e-6)).to(noise)
         model.likelihood.noise = noise
     if model.weight is not None:
         write_slice(model.weight, (), single.weight)

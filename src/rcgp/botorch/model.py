@@ -8,6 +8,7 @@ leave-one-out predictions.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import gpytorch
@@ -130,7 +131,7 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
     def __call__(self, X: Tensor, *_: Any, **__: Any) -> MultivariateNormal:
         """The posterior of f at transformed inputs; in training mode the prior, as with GPyTorch's models."""
         if self.training:
-            return self._prior(self.transform_inputs(X))
+            return self._prior(self.training_inputs() if X is self.train_inputs[0] else self.transform_inputs(X))
         mean, covariance = self._posterior_process().joint(check_test_inputs(X, self.train_inputs[0]))
         return MultivariateNormal(mean, to_linear_operator(covariance))
 
@@ -260,6 +261,31 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
             prior = self.train_targets - weighed.residual
             return LeaveOneOut((mean + prior).to(self.train_targets), variance.to(self.train_targets))
 
+    def training_inputs(self) -> Tensor:
+        """The training inputs after the input transform, ``... x n x d``."""
+        if not self.training or not hasattr(self, "input_transform"):
+            return self.train_inputs[0]
+        return self._for_each_output(self.transform_inputs)
+
+    def _for_each_output(self, transform: Callable[[Tensor], Tensor]) -> Tensor:
+        """The training inputs, transformed before they are repeated for each output.
+
+        A transform with a batch shape would take the outputs, which BoTorch keeps as the last batch dimension, for it.
+        """
+        X = self.train_inputs[0]
+        if self.num_outputs == 1:
+            return transform(X)
+        once = transform(X[..., 0, :, :])
+        return once.unsqueeze(-3).expand(*once.shape[:-2], self.num_outputs, *once.shape[-2:])
+
+    def _set_transformed_inputs(self) -> None:
+        if hasattr(self, "input_transform") and not self._has_transformed_inputs:
+            self._original_train_inputs = self.train_inputs[0]
+            with torch.no_grad():
+                transformed = self._for_each_output(self.input_transform.preprocess_transform)
+            self.set_train_data(transformed, strict=False)
+            self._has_transformed_inputs = True
+
     def row_noise(self) -> Tensor:
         """Noise variance of each observation, ``... x n``: σ², or what was given."""
         noise: Tensor = self.likelihood.noise  # ... x 1, or ... x n
@@ -272,8 +298,7 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
     def _weighed(self) -> Weighed:
         """The training data and what each row counts, in double precision; hyperparameters are constants."""
         kernel, mean, weight = (_frozen(module) for module in (self.covar_module, self.mean_module, self.weight))
-        X = self.train_inputs[0] if not self.training else self.transform_inputs(self.train_inputs[0])
-        X, y = X.double(), self.train_targets.double()
+        X, y = self.training_inputs().double(), self.train_targets.double()
         batch = torch.broadcast_shapes(X.shape[:-2], y.shape[:-1])  # type: ignore[no-untyped-call]
         X = X.expand(*batch, *X.shape[-2:])
         return weigh(X, dense_kernel(kernel, X, X), y - mean(X), self.row_noise().detach().double(), weight)

@@ -54,7 +54,7 @@ class LeaveOneOutObjective(ExactMarginalLogLikelihood):  # type: ignore[misc]
             target: ``... x n`` observations, transformed.
         """
         model = self.model
-        X = model.transform_inputs(model.train_inputs[0]) if model.training else model.train_inputs[0]
+        X = model.training_inputs()
         K, residual = function_dist.lazy_covariance_matrix.to_dense(), target - function_dist.mean
         weighed = weigh(X, K, residual, model.row_noise(), model.weight)
         mean, latent = leave_one_out(weighed.K, weighed.pseudo)

@@ -76,7 +76,7 @@ def trim(K: Tensor, residual: Tensor, row_noise: Tensor) -> Trimmed:
     trusted = _take_back(K, A, alpha, e, r, trusted, width)
     # From the beginning: updates add up rounding errors. A row without weight is predicted by the others.
     smallest = smallest_weight(e.dtype)
-    pseudo = PseudoData(torch.where(trusted, e, 0.0), s * torch.where(trusted, 1.0, smallest))
+    pseudo = PseudoData(torch.where(trusted, e, torch.zeros_like(e)), torch.where(trusted, s, smallest * s))
     mean, latent = leave_one_out(K, pseudo)
     variance = latent + r
     return Trimmed(trusted, mean, variance, _limit(mean, variance.sqrt(), width) * variance.sqrt())

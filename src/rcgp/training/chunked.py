@@ -13,7 +13,6 @@ Every pass is a sum, or a collection, of what a task (:mod:`rcgp.training.row_ta
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,24 +24,27 @@ from rcgp.chunks import Chunks, Engine
 from rcgp.core.sparse import SparsePosterior, condition_sparse
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import add_weak_priors
-from rcgp.models.inducing import choose_inducing
+from rcgp.models.inducing import CANDIDATES, check_selection, choose_inducing
 from rcgp.models.posterior import PosteriorProcess
 from rcgp.models.sparse_rows import Rows
 from rcgp.models.validation import check_inducing
 from rcgp.training.adaptive import centre_on, fit_adaptive
 from rcgp.training.adaptive_report import AdaptiveReport
+from rcgp.training.calibration import scale_variance
 from rcgp.training.fit import FitError, FitReport, fit
+from rcgp.training.memory import check_inducing_memory
 from rcgp.training.quantiles import order_statistics, quantiles
 from rcgp.training.row_tasks import Chain, Diagnose, Distances, Given, Rule, SumUp, View
 from rcgp.training.rows import Prediction, leave_out_score_of, robust_spread_of
 from rcgp.training.sampling import Sample, draw, take_all
 from rcgp.training.search import Progress
+from rcgp.training.stages import Stages
 from rcgp.weights import Constant, ThresholdWeight, WeightFunction
 
 __all__ = ["ChunkedFit", "fit_chunks", "robust_model"]
 
-# Rows among which inducing points are chosen.
-_CANDIDATES = 20_000
+# The weight of a row at its threshold is the root of a half.
+_TRUSTED = 0.5**0.5
 
 #: Builds the exact model of some rows, given X, y and factors on their precision, or none.
 Build = Callable[[Tensor, Tensor, Tensor | None], RCGP]
@@ -58,8 +60,12 @@ class ChunkedFit:
         polished: how they were then improved on all rows, if they were.
         rows: number of rows that count.
         fitted_rows: number of those that the hyperparameters were fitted to.
-        spread: robust standard deviation of the standardised leave-one-out residuals, by their median size: one where
-            the noise is right. Of all rows, or of 20 000 where there are more; then its relative error is 0.8 %.
+        spread: robust standard deviation of the standardised leave-one-out residuals, by their median size. Of all
+            rows, or of 20 000 where there are more; then its relative error is 0.8 %.
+        trusted_spread: the same of those rows that are trusted (weight above 0.71), which outliers do not raise: one
+            where intervals are right, above one where they are too narrow, below where they are too wide.
+        unseen: share of the variance of an observation that is prior variance which the inducing points do not see,
+            in the median of the same rows: a half is as much as all else, noise included.
         seconds: what each step took.
     """
 
@@ -69,6 +75,8 @@ class ChunkedFit:
     rows: int
     fitted_rows: int
     spread: float
+    trusted_spread: float
+    unseen: float
     seconds: dict[str, float]
 
     @property
@@ -117,25 +125,32 @@ def fit_chunks(
         selection: how they are chosen; see :func:`rcgp.models.inducing.choose_inducing`.
         fit_rows: size of the sample on which hyperparameters are chosen.
         polish: iterations in which the hyperparameters are then improved by the leave-one-out score of all rows (with
-            adaptive centring, of those that are trusted). Takes all rows into memory, and O(nm²) for each iteration.
+            adaptive centring, of those that are trusted, and the factor of the sample's calibration is applied to the
+            variances again). Takes all rows into memory, and O(nm²) for each iteration.
         max_iterations: limit on the iterations of each search on the sample.
         seed: of the sample and of the inducing points.
-        progress: as in :func:`rcgp.fit`.
+        progress: as in :func:`rcgp.fit`; see :class:`rcgp.training.stages.Stages` for how steps and passes are told of.
 
     Returns:
-        The fit. Cost O(fit_rows³) for each evaluation on the sample, then O(nm²); memory O(m²) and that of a chunk.
+        The fit. Cost O(fit_rows³) for each evaluation on the sample, then O(nm²). Memory beside a chunk: O(fit_rows²),
+        then ``m x min(n, 20 000)`` while points are chosen greedily, then O(m²).
 
     Raises:
         FitError: as :func:`rcgp.fit`; its row is counted among all.
+        MemoryError: for more inducing points than there is memory for.
     """
-    seconds: dict[str, float] = {}
-    with _timed(seconds, "sample"):
-        sample, candidates, rows = draw(chunks, engine, (fit_rows, max(fit_rows, _CANDIDATES)), seed)
+    check_selection(selection)
+    stages = Stages(progress)
+    engine = stages.watched(engine)
+    with stages.step("sample"):
+        sample, candidates, rows = draw(chunks, engine, (fit_rows, max(fit_rows, CANDIDATES)), seed)
         points = check_inducing(inducing, sample.X)
-    with _timed(seconds, "hyperparameters"):
+        check_inducing_memory(len(points) if isinstance(points, Tensor) else points, rows)
+    with stages.step("hyperparameters"):
         model = build(sample.X, sample.y, sample.precision)
-        report = _choose(model, adaptive, max_iterations, progress, sample)
-    with _timed(seconds, "inducing points"):
+        with _rows_among_all(sample):
+            report = _choose(model, adaptive, max_iterations, stages.progress)
+    with stages.step("inducing points"):
         Z = (
             points
             if isinstance(points, Tensor)
@@ -143,39 +158,44 @@ def fit_chunks(
         )
     polished = None
     if polish:
-        with _timed(seconds, "polish"):
-            polished = _polish(model, take_all(chunks, engine), Z, report, polish, progress)
-    with _timed(seconds, "all rows"):
+        with stages.step("polish"):
+            everyone = take_all(chunks, engine)
+            with _rows_among_all(everyone):
+                polished = _polish(model, everyone, Z, report, polish, stages.progress)
+    with stages.step("all rows"):
         if not isinstance(report, AdaptiveReport):
             model.weight = _with_thresholds(model, chunks, engine, rows)
         diagnose = _weigh_all(model, Z, report, chunks, engine)
-        _, mean, std = diagnose(candidates.chunk())
+        weights, mean, std = diagnose(candidates.chunk())
+        score, trusted = (candidates.y - mean) / std, weights > _TRUSTED
+        unseen = torch.cat([block.unseen for block in diagnose.view.blocks(candidates.chunk())])
     return ChunkedFit(
         diagnose=diagnose,
         report=replace(report, hyperparameters=model.listed_hyperparameters()),
         polished=polished,
         rows=rows,
         fitted_rows=rows if polish else len(sample.y),
-        spread=robust_spread_of((candidates.y - mean) / std),
-        seconds=seconds,
+        spread=robust_spread_of(score),
+        trusted_spread=robust_spread_of(score[trusted] if bool(trusted.any()) else score),
+        unseen=float((unseen / std.square()).median()),
+        seconds=stages.seconds,
     )
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    seconds[step] = time.perf_counter() - began
-
-
-def _choose(model: RCGP, adaptive: bool, max_iterations: int, progress: bool | Progress, sample: Sample) -> FitReport:
-    """The hyperparameters by the sample."""
+def _rows_among_all(sample: Sample) -> Iterator[None]:
+    """The row of a FitError by its number among all rows: the model knows those of the sample only."""
     try:
-        if adaptive:
-            return fit_adaptive(model, max_iterations=max_iterations, progress=progress)
-        return fit(model, "loo", max_iterations=max_iterations, progress=progress)
-    except FitError as error:  # which knows the rows of the sample only
+        yield
+    except FitError as error:
         raise FitError(error.reason, row=int(sample.numbers[error.row])) from error
+
+
+def _choose(model: RCGP, adaptive: bool, max_iterations: int, progress: bool | Progress) -> FitReport:
+    """The hyperparameters by the sample."""
+    if adaptive:
+        return fit_adaptive(model, max_iterations=max_iterations, progress=progress)
+    return fit(model, "loo", max_iterations=max_iterations, progress=progress)
 
 
 def _weigh_all(model: RCGP, Z: Tensor, report: FitReport, chunks: Chunks, engine: Engine) -> Diagnose:
@@ -233,7 +253,9 @@ def _polish(
 ) -> FitReport:
     """Improve the hyperparameters of the sample's model by the leave-one-out score of all rows.
 
-    Cost O(nm²) for each iteration. Variances that were scaled for calibration are chosen anew: so many rows know them.
+    Cost O(nm²) for each iteration. The search chooses the variances anew, by a leave-one-out score, which is
+    optimistic. So they are multiplied again by the factor of the sample's calibration: the thresholds are in standard
+    deviations of a calibrated model.
     """
     sparse = SparseRCGP(
         everyone.X,
@@ -248,8 +270,9 @@ def _polish(
     # Noise with its constraint and priors.
     sparse.register_constraint("raw_noise", model.raw_noise_constraint)
     sparse.raw_noise = model.raw_noise
-    for name, (prior, closure, setting) in model._priors.items():
-        sparse.register_prior(name, prior, closure, setting)
+    for name, module, prior, closure, setting in model.named_priors():
+        if module is model:  # those of its parts come with the parts
+            sparse.register_prior(name, prior, closure, setting)
     if not isinstance(report, AdaptiveReport):
         return fit(sparse, "loo", max_iterations=iterations, progress=progress)
     with torch.no_grad():
@@ -260,4 +283,6 @@ def _polish(
         centre_on(sparse, first.mean(everyone.X), std, report.reach)
         prediction = Prediction(*sparse.leave_one_out())
         trusted = prediction.score(everyone.y).abs() <= report.reach
-    return fit(sparse, leave_out_score_of(trusted), max_iterations=iterations, progress=progress)
+    polished = fit(sparse, leave_out_score_of(trusted), max_iterations=iterations, progress=progress)
+    scale_variance(model, report.calibration)  # whose kernel and noise are those of the sparse model
+    return replace(polished, hyperparameters=sparse.listed_hyperparameters())

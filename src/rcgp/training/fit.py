@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import SupportsIndex
@@ -15,10 +15,10 @@ import torch
 from threadpoolctl import ThreadpoolController
 
 from rcgp.models import RCGP
-from rcgp.training.objectives import OBJECTIVES, Objective
+from rcgp.training.objectives import OBJECTIVES, Objective, not_chosen_by
 from rcgp.training.search import TOLERANCE, Progress, Search
 
-__all__ = ["FitError", "FitReport", "fit", "in_double", "reporter"]
+__all__ = ["FitError", "FitReport", "fit", "in_double", "reporter", "scipy_on_one_thread"]
 
 
 class FitError(RuntimeError):
@@ -55,6 +55,7 @@ class FitReport:
         message: L-BFGS-B's own last word on that start.
         starts: final value of each start, ``-inf`` where one failed; the best one was kept.
         hyperparameters: name and value of every hyperparameter of the model after the fit.
+        held: names of parameters that the objective cannot choose, which the fit therefore held fixed.
     """
 
     objective: str
@@ -67,6 +68,7 @@ class FitReport:
     message: str
     starts: tuple[float, ...]
     hyperparameters: dict[str, list[float]] = field(repr=False)
+    held: str = ""
 
     def __str__(self) -> str:
         state = "converged" if self.converged else "did not converge"
@@ -75,6 +77,8 @@ class FitReport:
             f"{self.objective} = {self.value:.6g}, {state} in {self.iterations} iterations ({self.message})",
             f"{self.evaluations} evaluations{rejected}, {self.seconds:.2f} s",
         ]
+        if self.held:
+            lines.append(f"held fixed, which this objective cannot choose: {self.held}")
         if len(self.starts) > 1:
             lines.append("starts: " + ", ".join(f"{value:.6g}" for value in self.starts))
         width = max((len(name) for name in self.hyperparameters), default=0)
@@ -104,7 +108,8 @@ def fit(
     Args:
         model: the model, changed in place.
         objective: ``"loo"`` (the paper's), ``"marginal"`` (only for weights that do not depend on y),
-            ``"pseudo_marginal"`` (ill-posed), or a function from the model to a scalar.
+            ``"pseudo_marginal"`` (ill-posed), for sparse models ``"elbo"`` (which for weights that depend on y cannot
+            choose noise variance and threshold: they are held fixed), or a function from the model to a scalar.
         restarts: number of further starts, at the current parameters plus standard normal noise on the raw
             (unconstrained) scale, for parameters of a mean in units of the scatter of y; the best end is kept.
         max_iterations: limit on the iterations of each start.
@@ -125,7 +130,14 @@ def fit(
         if not isinstance(number, SupportsIndex) or number < least:
             raise ValueError(f"{argument} must be a whole number, at least {least}, got {number!r}")
     began = time.perf_counter()
-    with torch.inference_mode(False), in_double(model), _scipy_on_one_thread(), reporter(progress) as report:
+    unchosen = {key: part for key, part in not_chosen_by(function, model).items() if part.requires_grad}
+    with (
+        torch.inference_mode(False),
+        in_double(model),
+        _held(unchosen.values()),
+        scipy_on_one_thread(),
+        reporter(progress) as report,
+    ):
         search = Search(model, function, report)
         try:
             outcomes = [search.run(start, max_iterations, tolerance) for start in search.starts(restarts, seed)]
@@ -161,7 +173,20 @@ def fit(
         message=best.message,
         starts=tuple(outcome.value for outcome in outcomes),
         hyperparameters=model.listed_hyperparameters(),
+        held=", ".join(unchosen),
     )
+
+
+@contextmanager
+def _held(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
+    """Parameters that are not fitted for as long as it takes."""
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
 
 
 def _named_objective(objective: str | Objective) -> tuple[str, Objective]:
@@ -191,7 +216,7 @@ def reporter(progress: bool | Progress) -> Iterator[Progress]:
 
 
 @contextmanager
-def _scipy_on_one_thread() -> Iterator[None]:
+def scipy_on_one_thread() -> Iterator[None]:
     """SciPy's BLAS on one thread for as long as it takes.
 
     L-BFGS-B's matrices are tiny, but the threads of SciPy's OpenBLAS then spin for some 30 ms, waiting for more, on the

@@ -14,7 +14,16 @@ from torch import Tensor
 from rcgp.core import evidence, loo
 from rcgp.models import RCGP, SparseRCGP
 
-__all__ = ["OBJECTIVES", "Objective", "elbo", "leave_one_out", "log_prior", "marginal", "pseudo_marginal"]
+__all__ = [
+    "OBJECTIVES",
+    "Objective",
+    "elbo",
+    "leave_one_out",
+    "log_prior",
+    "marginal",
+    "not_chosen_by",
+    "pseudo_marginal",
+]
 
 Objective = Callable[[RCGP], Tensor]
 
@@ -60,7 +69,7 @@ def elbo(model: RCGP) -> Tensor:
     """The paper's bound for the sparse model, corrected (errata 2 to 4). Cost O(nm²).
 
     For a weight that does not depend on y it is Titsias' bound on the log marginal likelihood. For others it bounds the
-    pseudo marginal likelihood, which can choose neither σ² nor c: hold them fixed, as the paper does.
+    pseudo marginal likelihood, which can choose neither σ² nor c: :func:`rcgp.fit` holds them fixed, as the paper does.
 
     Raises:
         ValueError: for an exact model, which has no bound.
@@ -73,6 +82,17 @@ def elbo(model: RCGP) -> Tensor:
         s = terms.pseudo.root_precision
         return signal + s.log().sum() - 0.5 * s.shape[-1] * math.log(2.0 * math.pi) + log_prior(model)
     return signal + evidence.loss_terms(terms.weight, terms.slope, terms.row_noise) + log_prior(model)
+
+
+def not_chosen_by(objective: Objective, model: RCGP) -> dict[str, torch.nn.Parameter]:
+    """Parameters that an objective cannot choose, by their names: a fit holds them fixed.
+
+    Those are the noise variance and the parameters of the weight for :func:`elbo`, unless the weight does not depend on
+    y: the pseudo-likelihood that it bounds is no density over y, and grows without end as they do.
+    """
+    if objective is not elbo or model.weight.constant_in_y:
+        return {}
+    return {"raw_noise": model.raw_noise, **dict(model.weight.named_parameters(prefix="weight"))}
 
 
 def log_prior(model: RCGP) -> Tensor:

@@ -21,20 +21,17 @@ from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import (
     SparsePosterior,
     Statistics,
+    block_rows,
     leave_one_out_sparse,
     moments,
     statistics,
     unseen_variance,
-    whiten,
 )
 from rcgp.models import RCGP
-from rcgp.models.kernel_matrix import dense_kernel
+from rcgp.models.kernel_matrix import dense_kernel, whitened_kernel
 from rcgp.weights import Plateau, WeightFunction
 
 __all__ = ["Chain", "Diagnose", "Diagnosis", "Distances", "Given", "Rule", "SumUp", "View", "used_rows"]
-
-# Entries of the m x b matrix of a block: 16 MB in float64, of which a few are in use at a time.
-_BLOCK_ENTRIES = 2**21
 
 
 class Block(NamedTuple):
@@ -46,8 +43,7 @@ class Block(NamedTuple):
         precision: ``b`` factors on the precision, 1 for rows of none; ``None`` is 1 everywhere.
         used: ``b`` flags of the rows that count; ``None`` is all of them.
         V: ``m x b`` columns v_i = L⁻¹ k_u(x_i).
-        prior_variance: ``b`` kernel of each row with itself.
-        unseen: ``b`` the part of it that the inducing points do not see.
+        unseen: ``b`` prior variance that the inducing points do not see.
     """
 
     X: Tensor
@@ -55,7 +51,6 @@ class Block(NamedTuple):
     precision: Tensor | None
     used: Tensor | None
     V: Tensor
-    prior_variance: Tensor
     unseen: Tensor
 
 
@@ -86,18 +81,18 @@ class View:
 
     def blocks(self, chunk: Chunk) -> Iterator[Block]:
         """A chunk in blocks of bounded size. Cost m²b for each."""
-        size = max(1, _BLOCK_ENTRIES // self.Z.shape[0])
+        size = block_rows(self.Z.shape[0])
+        with torch.no_grad():
+            residual: Tensor = chunk.y - self.prior_mean(chunk.X)
+            prior_variance: Tensor = self.kernel(chunk.X, diag=True)
         for start in range(0, chunk.X.shape[0], size):
             part = slice(start, start + size)
             X, precision, used = chunk.X[part], None, None
             if chunk.sample_weight is not None:
                 used = chunk.sample_weight[part] > 0
                 precision = torch.where(used, chunk.sample_weight[part], torch.ones_like(chunk.y[part]))
-            with torch.no_grad():
-                V = whiten(self.L, dense_kernel(self.kernel, self.Z, X))
-                prior: Tensor = self.kernel(X, diag=True)
-                residual = chunk.y[part] - self.prior_mean(X)
-            yield Block(X, residual, precision, used, V, prior, unseen_variance(V, prior))
+            V = whitened_kernel(self.kernel, self.L, self.Z, X)
+            yield Block(X, residual[part], precision, used, V, unseen_variance(V, prior_variance[part]))
 
     def row_noise(self, block: Block) -> Tensor:
         """σ²/p of each row, ``b``, or a scalar."""
@@ -177,11 +172,11 @@ class SumUp:
         total = Statistics(zero.new_zeros(m, m), zero.new_zeros(m), zero, zero, zero, 0)
         for block in self.view.blocks(chunk):
             _, pseudo = self.rule(self.view, block)
-            V, variance = block.V, block.prior_variance
+            V, unseen = block.V, block.unseen
             if block.used is not None and not bool(block.used.all()):
                 pseudo = PseudoData(pseudo.target[block.used], pseudo.root_precision[block.used])
-                V, variance = V[:, block.used], variance[block.used]
-            total = total + statistics(V, pseudo, variance)
+                V, unseen = V[:, block.used], unseen[block.used]
+            total = total + statistics(V, pseudo, unseen)
         return total
 
 

@@ -22,7 +22,8 @@ from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.core.trimming import Trimmed, outlier_log_odds, trim
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
-from rcgp.training.fit import FitError, FitReport, fit, in_double
+from rcgp.training.fit import FitError, FitReport, fit, in_double, scipy_on_one_thread
+from rcgp.training.quick_evidence import QuickEvidence
 from rcgp.training.rows import evidence_of
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales
 from rcgp.weights import Plateau
@@ -74,14 +75,30 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
 
     def search(trusted: Tensor, tolerance: float) -> FitReport:
         nonlocal evaluations, rejected
-        report = fit(model, evidence_of(trusted), max_iterations=max_iterations, tolerance=tolerance)
+        if quick is None:
+            report = fit(model, evidence_of(trusted), max_iterations=max_iterations, tolerance=tolerance)
+        else:
+            report = quick.search(trusted, tolerance, max_iterations)
         evaluations, rejected = evaluations + report.evaluations, rejected + report.rejected
         return report
 
+    def rough(trusted: Tensor) -> FitReport:
+        return search(trusted, _ROUGH)
+
+    def value(trusted: Tensor) -> float:
+        evidence = _evidence(model, trusted) if quick is None else quick.value(trusted)
+        return evidence + _worth_of_rejecting(model, ~trusted)
+
     try:
-        with torch.inference_mode(False), in_double(model):
-            ends = _climb_all(model, lambda trusted: search(trusted, _ROUGH))
+        with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
+            quick = QuickEvidence.of(model)
+            ends = _climb_all(model, rough, value)
             best = max(ends, key=lambda end: end.value - _MARGIN * (not bool(end.trusted.all())))
+            if not bool(best.trusted.all()):
+                # Trust may be right and the hyperparameters stuck on the way to it.
+                restore_hyperparameters(model, first)
+                ends.append(_climb(model, best.trusted, rough, value))
+                best = max(best, ends[-1], key=lambda end: end.value)
             restore_hyperparameters(model, best.parameters)
             last = search(best.trusted, _FINE)
             trimmed = _trim(model)
@@ -104,7 +121,7 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
     )
 
 
-def _climb_all(model: RCGP, search: Callable[[Tensor], FitReport]) -> list[_End]:
+def _climb_all(model: RCGP, search: Callable[[Tensor], FitReport], value: Callable[[Tensor], float]) -> list[_End]:
     first = hyperparameters_of(model)
     ends, failures = [], []
     for begin in (_everyone, _everyone_on_a_large_scale, *(partial(_trusted_at, factor=f) for f in _LENGTHSCALES)):
@@ -113,7 +130,7 @@ def _climb_all(model: RCGP, search: Callable[[Tensor], FitReport]) -> list[_End]
         if trusted is None:
             continue
         try:
-            ends.append(_climb(model, trusted, search))
+            ends.append(_climb(model, trusted, search, value))
         except FitError as error:
             failures.append(error)
     if not ends:
@@ -159,15 +176,17 @@ def _begin(model: RCGP, factor: float) -> None:
         model.noise = max(_NOISE * robust_spread(model.residual().detach()) ** 2, 1.01 * lower)
 
 
-def _climb(model: RCGP, trusted: Tensor, search: Callable[[Tensor], FitReport]) -> _End:
+def _climb(
+    model: RCGP, trusted: Tensor, search: Callable[[Tensor], FitReport], value: Callable[[Tensor], float]
+) -> _End:
     best = None
     for _ in range(_TURNS):
         before = trusted
         search(trusted)
         trusted = _trim(model).trusted
-        value = _value(model, trusted)
-        if best is None or value > best.value:
-            best = _End(value, trusted, hyperparameters_of(model))
+        worth = value(trusted)
+        if best is None or worth > best.value:
+            best = _End(worth, trusted, hyperparameters_of(model))
         if bool((trusted == before).all()):
             break
     assert best is not None
@@ -179,11 +198,15 @@ def _trim(model: RCGP) -> Trimmed:
         return trim(model.kernel_matrix(), model.residual(), model.training_terms().row_noise.expand_as(model.train_y))
 
 
-def _value(model: RCGP, trusted: Tensor) -> float:
+def _evidence(model: RCGP, trusted: Tensor) -> float:
     with torch.no_grad():
-        row_noise = model.training_terms().row_noise.expand_as(model.train_y)
-        worth = outlier_log_odds(model.residual(), row_noise)[~trusted].sum()
         try:
-            return float(evidence_of(trusted)(model) + worth)
+            return float(evidence_of(trusted)(model))
         except NotPositiveDefiniteError:
             return -torch.inf
+
+
+def _worth_of_rejecting(model: RCGP, rows: Tensor) -> float:
+    with torch.no_grad():
+        row_noise = model.training_terms().row_noise.expand_as(model.train_y)
+        return float(outlier_log_odds(model.residual(), row_noise)[rows].sum())
