@@ -16,18 +16,20 @@ import gpytorch
 import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.optim.fit import fit_gpytorch_mll_scipy
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.means import ConstantMean, ZeroMean
+from torch import Tensor
 
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.objective import LeaveOneOutObjective
-from rcgp.botorch.slices import Index, is_batched, sliced, write_slice
-from rcgp.models import RCGP
-from rcgp.models.constraints import Between
-from rcgp.training import FitError, FitReport, fit_trimmed
+from rcgp.botorch.singles import Single, take_out, write_back
+from rcgp.botorch.slices import Index, is_batched
+from rcgp.training import FitError, FitReport, fit_to_rows, fit_trimmed, trusted_rows
 from rcgp.training import fit as fit_one
-from rcgp.weights import Constant
 
 __all__ = ["fit", "fit_for_botorch"]
+
+# How often the scale and the rows that it is taken from follow each other at most.
+_TURNS = 3
 
 
 def fit(model: SingleTaskRCGP, max_iterations: int = 1000) -> list[FitReport]:
@@ -53,9 +55,9 @@ def fit(model: SingleTaskRCGP, max_iterations: int = 1000) -> list[FitReport]:
         _by_optimizer(model, fit_gpytorch_mll_scipy, options={"maxiter": max_iterations})
         return []
     indices = list(product(*(range(size) for size in model._aug_batch_shape)))
-    fitted = [_fit_slice(model, index, max_iterations) for index in indices]
+    fitted = [_fit_single(model, index, max_iterations) for index in indices]
     for index, (single, _) in zip(indices, fitted, strict=True):
-        _write_back(model, index, single)
+        write_back(model, index, single)
     return [report for _, report in fitted]
 
 
@@ -116,47 +118,35 @@ def _is_separable(model: SingleTaskRCGP) -> bool:
     return all(is_batched(module, batch) for module in modules) and not shared and not learnt
 
 
-def _fit_slice(model: SingleTaskRCGP, index: Index, max_iterations: int) -> tuple[RCGP, FitReport]:
-    single = _take_out(model, index)
+def _fit_single(model: SingleTaskRCGP, index: Index, max_iterations: int) -> tuple[Single, FitReport]:
+    single = take_out(model, index)
     if model.weight is not None:
-        return single, fit_one(single, max_iterations=max_iterations)
-    return single, fit_trimmed(single, max_iterations=max_iterations)
+        return single, fit_one(single.model, max_iterations=max_iterations)
+    report = fit_trimmed(single.model, max_iterations=max_iterations)
+    if model.has_default_kernel and type(single.model.mean) in (ConstantMean, ZeroMean):
+        return _on_their_scale(model, index, trusted_rows(single.model), max_iterations)
+    return single, report
 
 
-def _take_out(model: SingleTaskRCGP, index: Index) -> RCGP:
-    """One model of the batch, in double precision."""
-    batch, known = model._aug_batch_shape, isinstance(model.likelihood, FixedNoiseGaussianLikelihood)
-    noise = model.row_noise().detach().double()[index]
-    single = RCGP(
-        model.train_inputs[0].double()[index],
-        model.train_targets.double()[index],
-        kernel=sliced(model.covar_module, batch, index).double(),
-        mean=sliced(model.mean_module, batch, index).double(),
-        weight=Constant() if model.weight is None else copy.deepcopy(model.weight),
-        noise=1.0 if known else float(noise[0]),
-        sample_weight=noise.reciprocal() if known else None,
-    )
-    if known:
-        single.raw_noise.requires_grad_(False)
-        return single
-    covariance = model.likelihood.noise_covar
-    lower = float(covariance.raw_noise_constraint.lower_bound)
-    single.register_constraint("raw_noise", Between(lower, torch.inf))
-    single.noise = noise[0].clamp_min(lower * (1.0 + 1e-6))
-    single.raw_noise.requires_grad_(covariance.raw_noise.requires_grad)
-    for name, _, prior, _, _ in covariance.named_priors():
-        single.register_prior(name, copy.deepcopy(prior).double(), lambda module: module.noise, None)
-    return single
+def _on_their_scale(
+    model: SingleTaskRCGP, index: Index, trusted: Tensor, max_iterations: int
+) -> tuple[Single, FitReport]:
+    """Fit to the trusted rows as BoTorch would if there were no others: standardised, with a prior variance of one.
 
-
-def _write_back(model: SingleTaskRCGP, index: Index, single: RCGP) -> None:
-    write_slice(model.covar_module, index, single.kernel)
-    write_slice(model.mean_module, index, single.mean)
-    if not isinstance(model.likelihood, FixedNoiseGaussianLikelihood):
-        noise = model.likelihood.noise.detach().clone()
-        # A little above the bound, which most constraints only approach.
-        lower = float(model.likelihood.noise_covar.raw_noise_constraint.lower_bound)
-        noise[index] = single.noise.detach().clamp_min(lower * (1.0 + 1e-6)).to(noise)
-        model.likelihood.noise = noise
-    if model.weight is not None:
-        write_slice(model.weight, (), single.weight)
+    The output scale is free only as long as it is not clear which rows tell it. The priors, too, are made for
+    standardised data: without outliers the fit is that of ``SingleTaskGP``.
+    """
+    y = model.train_targets.double()[index]
+    for _ in range(_TURNS):
+        inliers = y[trusted]
+        centre = float(inliers.mean()) if type(model.mean_module) is ConstantMean else 0.0
+        scale = (float(inliers.std()) if len(inliers) > 1 else 0.0) or 1.0
+        single = take_out(model, index, centre, scale)
+        kernel = single.model.kernel
+        kernel.outputscale = torch.ones_like(kernel.outputscale)
+        kernel.raw_outputscale.requires_grad_(False)
+        report = fit_to_rows(single.model, trusted, max_iterations=max_iterations)
+        before, trusted = trusted, trusted_rows(single.model)
+        if bool((trusted == before).all()):
+            break
+    return single, report

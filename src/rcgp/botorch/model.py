@@ -18,6 +18,7 @@ from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.models.utils.assorted import fantasize
 from botorch.models.utils.gpytorch_modules import get_gaussian_likelihood_with_lognormal_prior
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
@@ -78,6 +79,7 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
     """
 
     train_inputs: tuple[Tensor, ...]
+    _has_transformed_inputs: bool
     train_targets: Tensor
 
     def __init__(
@@ -116,6 +118,7 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
             likelihood = FixedNoiseGaussianLikelihood(noise=train_Yvar, batch_shape=batch)
         self.likelihood = likelihood
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch) if mean_module is None else mean_module
+        self.has_default_kernel = covar_module is None
         if covar_module is None:
             covar_module = default_kernel(transformed_X.shape[-1], batch)
         self.covar_module = covar_module
@@ -192,6 +195,8 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
             kwargs: ``noise``, ``... x n' x m`` variances after transforms, where those of the data are known.
         """
         check_observations(X, Y, self)
+        if Y.ndim > X.ndim and fantasize.off():
+            X = X.expand(*Y.shape[:-2], *X.shape[-2:])
         # In evaluation mode, or the transforms would learn from the new data alone.
         model: SingleTaskRCGP = super(SingleTaskRCGP, self.eval()).condition_on_observations(X, Y, **kwargs)
         return model
@@ -230,6 +235,8 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
         model = self._without_data()
         for name in ("covar_module", "mean_module", "likelihood"):
             setattr(model, name, sliced(getattr(self, name), before, index))
+        if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):  # which keeps it in no parameter or buffer
+            model.likelihood.noise_covar.noise = self.likelihood.noise[(*index, slice(None))]
         model.train_inputs = tuple(inputs[(*index, slice(None), slice(None))] for inputs in self.train_inputs)
         model.train_targets = self.train_targets[(*index, slice(None))]
         model._num_outputs, model._aug_batch_shape = len(outputs), torch.empty(before)[index].shape

@@ -6,7 +6,7 @@
 from rcgp.training.adaptive import Parts, centre_on, fit_adaptive
 from rcgp.training.adaptive_report import AdaptiveReport, Round
 from rcgp.training.fit import FitError, FitReport, fit
-from rcgp.training.trimmed import fit_trimmed
+from rcgp.training.trimmed import fit_to_rows, fit_trimmed, trusted_rows
 
 __all__ = [
     "AdaptiveReport",
@@ -17,5 +17,7 @@ __all__ = [
     "centre_on",
     "fit",
     "fit_adaptive",
+    "fit_to_rows",
     "fit_trimmed",
+    "trusted_rows",
 ]

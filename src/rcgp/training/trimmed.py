@@ -9,6 +9,7 @@ of :func:`rcgp.fit_adaptive`, which need neighbours, have none.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from rcgp.training.rows import evidence_of
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales
 from rcgp.weights import Plateau
 
-__all__ = ["fit_trimmed"]
+__all__ = ["fit_to_rows", "fit_trimmed", "trusted_rows"]
 
 # Multiples of the first lengthscales that searches begin with, and their noise variance as a part of the squared
 # scatter.
@@ -71,37 +72,11 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
         FitError: where no climb could be begun.
     """
     began, weight, first = time.perf_counter(), model.weight, hyperparameters_of(model)
-    evaluations = rejected = 0
-
-    def search(trusted: Tensor, tolerance: float) -> FitReport:
-        nonlocal evaluations, rejected
-        if quick is None:
-            report = fit(model, evidence_of(trusted), max_iterations=max_iterations, tolerance=tolerance)
-        else:
-            report = quick.search(trusted, tolerance, max_iterations)
-        evaluations, rejected = evaluations + report.evaluations, rejected + report.rejected
-        return report
-
-    def rough(trusted: Tensor) -> FitReport:
-        return search(trusted, _ROUGH)
-
-    def value(trusted: Tensor) -> float:
-        evidence = _evidence(model, trusted) if quick is None else quick.value(trusted)
-        return evidence + _worth_of_rejecting(model, ~trusted)
-
     try:
         with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
-            quick = QuickEvidence.of(model)
-            ends = _climb_all(model, rough, value)
-            best = max(ends, key=lambda end: end.value - _MARGIN * (not bool(end.trusted.all())))
-            if not bool(best.trusted.all()):
-                # Trust may be right and the hyperparameters stuck on the way to it.
-                restore_hyperparameters(model, first)
-                ends.append(_climb(model, best.trusted, rough, value))
-                best = max(best, ends[-1], key=lambda end: end.value)
-            restore_hyperparameters(model, best.parameters)
-            last = search(best.trusted, _FINE)
-            trimmed = _trim(model)
+            climber = _Climber(model, max_iterations)
+            last = climber.run()
+            trimmed = climber.trim()
             model.weight = Plateau(trimmed.mean, trimmed.threshold)
     except BaseException:
         model.weight = weight
@@ -110,61 +85,140 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
     return FitReport(
         objective="trimmed",
         value=last.value,
-        evaluations=evaluations,
-        rejected=rejected,
+        evaluations=climber.evaluations,
+        rejected=climber.rejected,
         iterations=last.iterations,
         seconds=time.perf_counter() - began,
         converged=last.converged,
         message=last.message,
-        starts=tuple(end.value for end in ends),
+        starts=tuple(climber.values),
         hyperparameters=model.listed_hyperparameters(),
     )
 
 
-def _climb_all(model: RCGP, search: Callable[[Tensor], FitReport], value: Callable[[Tensor], float]) -> list[_End]:
-    first = hyperparameters_of(model)
-    ends, failures = [], []
-    for begin in (_everyone, _everyone_on_a_large_scale, *(partial(_trusted_at, factor=f) for f in _LENGTHSCALES)):
-        restore_hyperparameters(model, first)
-        trusted = begin(model)
-        if trusted is None:
-            continue
-        try:
-            ends.append(_climb(model, trusted, search, value))
-        except FitError as error:
-            failures.append(error)
-    if not ends:
-        raise failures[0]
-    return ends
+def fit_to_rows(model: RCGP, trusted: Tensor, *, max_iterations: int = 1000) -> FitReport:
+    """Choose the hyperparameters of a model by the evidence of some of its rows, ``n`` flags."""
+    with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
+        return _Climber(model, max_iterations).search(trusted, _FINE)
 
 
-def _everyone(model: RCGP) -> Tensor:
+def trusted_rows(model: RCGP) -> Tensor:
+    """Who is trusted at the hyperparameters of a model in double precision, ``n`` flags. Cost O(n³)."""
+    return _Climber(model, 1).trim().trusted
+
+
+class _Climber:
+    """One fit on its way."""
+
+    def __init__(self, model: RCGP, max_iterations: int) -> None:
+        self.model, self.max_iterations = model, max_iterations
+        self.quick = QuickEvidence.of(model)
+        self.first = hyperparameters_of(model)
+        self.trusted = torch.ones_like(model.train_y, dtype=torch.bool)
+        self.values: list[float] = []
+        self.evaluations = self.rejected = 0
+
+    def run(self) -> FitReport:
+        """Climb from every start; the best is kept. Returns the report of the last search."""
+        ends = self._climb_all()
+        best = max(ends, key=lambda end: end.value - _MARGIN * (not bool(end.trusted.all())))
+        if not bool(best.trusted.all()):
+            # Trust may be right and the hyperparameters stuck on the way to it.
+            restore_hyperparameters(self.model, self.first)
+            ends.append(self._climb(best.trusted))
+            best = max(best, ends[-1], key=lambda end: end.value)
+        self.values, self.trusted = [end.value for end in ends], best.trusted
+        restore_hyperparameters(self.model, best.parameters)
+        return self.search(best.trusted, _FINE)
+
+    def search(self, trusted: Tensor, tolerance: float) -> FitReport:
+        """Hyperparameters by the evidence of these rows, from the present ones on."""
+        if self.quick is None:
+            objective = evidence_of(trusted)
+            report = fit(self.model, objective, max_iterations=self.max_iterations, tolerance=tolerance)
+        else:
+            report = self.quick.search(trusted, tolerance, self.max_iterations)
+        self.evaluations, self.rejected = self.evaluations + report.evaluations, self.rejected + report.rejected
+        return report
+
+    def trim(self) -> Trimmed:
+        """Who is trusted at the present hyperparameters."""
+        with torch.no_grad():
+            return trim(self.model.kernel_matrix(), self.model.residual(), self._row_noise())
+
+    def _value(self, trusted: Tensor) -> float:
+        with torch.no_grad():
+            worth = float(outlier_log_odds(self.model.residual(), self._row_noise())[~trusted].sum())
+            if self.quick is not None:
+                return self.quick.value(trusted) + worth
+            try:
+                return float(evidence_of(trusted)(self.model)) + worth
+            except NotPositiveDefiniteError:
+                return -math.inf
+
+    def _row_noise(self) -> Tensor:
+        model = self.model
+        noise = model.noise if model.sample_weight is None else model.noise / model.sample_weight
+        return noise.detach().expand_as(model.train_y)
+
+    def _climb_all(self) -> list[_End]:
+        starts: list[Callable[[_Climber], Tensor | None]] = [_everyone, _everyone_on_a_large_scale]
+        starts += [partial(_trusted_at, factor=factor) for factor in _LENGTHSCALES]
+        ends, failures = [], []
+        for begin in starts:
+            restore_hyperparameters(self.model, self.first)
+            trusted = begin(self)
+            if trusted is None:
+                continue
+            try:
+                ends.append(self._climb(trusted))
+            except FitError as error:
+                failures.append(error)
+        if not ends:
+            raise failures[0]
+        return ends
+
+    def _climb(self, trusted: Tensor) -> _End:
+        """Hyperparameters and trust in turn, until trust stays."""
+        best = _End(-math.inf, trusted, hyperparameters_of(self.model))
+        for _ in range(_TURNS):
+            before = trusted
+            self.search(trusted, _ROUGH)
+            trusted = self.trim().trusted
+            value = self._value(trusted)
+            if value > best.value:
+                best = _End(value, trusted, hyperparameters_of(self.model))
+            if bool((trusted == before).all()):
+                break
+        return best
+
+
+def _everyone(climber: _Climber) -> Tensor:
     """All rows, at the first hyperparameters."""
-    return torch.ones_like(model.train_y, dtype=torch.bool)
+    return torch.ones_like(climber.model.train_y, dtype=torch.bool)
 
 
-def _everyone_on_a_large_scale(model: RCGP) -> Tensor | None:
+def _everyone_on_a_large_scale(climber: _Climber) -> Tensor | None:
     """All rows, where a few are very far from the others: perhaps the function is, at other places.
 
     Searches that begin on the scale of most rows end where these explain themselves and the others are noise.
     """
+    model = climber.model
     residual = model.residual().detach()
     spread = robust_spread(residual)
     share = float((residual / spread).square().mean())
-    scales = [
-        part for part in model.kernel.modules() if isinstance(part, ScaleKernel) and part.raw_outputscale.requires_grad
-    ]
-    if not scales or share <= _HEAVY:
+    scales = [part for part in model.kernel.modules() if isinstance(part, ScaleKernel)]
+    if not scales or not scales[0].raw_outputscale.requires_grad or share <= _HEAVY:
         return None
     scales[0].outputscale = torch.full_like(scales[0].outputscale, min(share, _HEAVIEST) * spread**2)
     _begin(model, _LENGTHSCALES[-1])
-    return _everyone(model)
+    return _everyone(climber)
 
 
-def _trusted_at(model: RCGP, factor: float) -> Tensor | None:
+def _trusted_at(climber: _Climber, factor: float) -> Tensor | None:
     """Who is trusted at the first hyperparameters but for other lengthscales and little noise, if that is not all."""
-    _begin(model, factor)
-    trusted = _trim(model).trusted
+    _begin(climber.model, factor)
+    trusted = climber.trim().trusted
     return None if bool(trusted.all()) else trusted
 
 
@@ -174,39 +228,3 @@ def _begin(model: RCGP, factor: float) -> None:
     if model.raw_noise.requires_grad:
         lower = float(model.raw_noise_constraint.lower_bound)
         model.noise = max(_NOISE * robust_spread(model.residual().detach()) ** 2, 1.01 * lower)
-
-
-def _climb(
-    model: RCGP, trusted: Tensor, search: Callable[[Tensor], FitReport], value: Callable[[Tensor], float]
-) -> _End:
-    best = None
-    for _ in range(_TURNS):
-        before = trusted
-        search(trusted)
-        trusted = _trim(model).trusted
-        worth = value(trusted)
-        if best is None or worth > best.value:
-            best = _End(worth, trusted, hyperparameters_of(model))
-        if bool((trusted == before).all()):
-            break
-    assert best is not None
-    return best
-
-
-def _trim(model: RCGP) -> Trimmed:
-    with torch.no_grad():
-        return trim(model.kernel_matrix(), model.residual(), model.training_terms().row_noise.expand_as(model.train_y))
-
-
-def _evidence(model: RCGP, trusted: Tensor) -> float:
-    with torch.no_grad():
-        try:
-            return float(evidence_of(trusted)(model))
-        except NotPositiveDefiniteError:
-            return -torch.inf
-
-
-def _worth_of_rejecting(model: RCGP, rows: Tensor) -> float:
-    with torch.no_grad():
-        row_noise = model.training_terms().row_noise.expand_as(model.train_y)
-        return float(outlier_log_odds(model.residual(), row_noise)[rows].sum())
