@@ -106,6 +106,19 @@ def test_missing_values_and_text_in_a_data_frame(dd, pd, table):
         chunks_of(dd.from_pandas(frame, npartitions=4), days)
 
 
+def test_names_are_those_of_scikit_learn(dd, pd, table):
+    X, y, _ = table
+    targets = dd.from_pandas(pd.Series(y), npartitions=4)
+    assert chunks_of(dd.from_pandas(pd.DataFrame(X), npartitions=4), targets).names is None
+    twice = dd.from_pandas(pd.DataFrame(X), npartitions=4)
+    twice.columns = ["a", "b", "a"]
+    with pytest.raises(ValueError, match="X has more than one column 'a'"):
+        chunks_of(twice, targets)
+    named = dd.from_pandas(pd.DataFrame(X, columns=["a", "b", "y"]), npartitions=4)
+    with pytest.raises(TypeError, match=r"X a DataFrame: give y as X\['y'\], and X without it"):
+        chunks_of(named, "y")
+
+
 def test_what_does_not_fit_is_refused(da, dd, pd, table):
     X, y, w = table
     blocks, targets = da.from_array(X), da.from_array(y)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from rcgp.chunks import Serial, chunks_of, engine_for
+from optional_parts import local_cluster
+from rcgp.chunks import Serial, chunks_of, dask_engine, engine_for
 
 
 @pytest.fixture
@@ -222,6 +223,55 @@ def test_rows_of_this_process_are_not_sent_to_a_cluster(client, table, sums):
         engine_for(chunks, client=client).reduce(sums, chunks)
     with pytest.raises(TypeError, match=r"client must be a distributed.Client"):
         engine_for(chunks, client="tcp://127.0.0.1:8786")
+
+
+def test_a_client_that_was_closed_is_a_clear_error(da, blocks, sums):
+    from distributed import Client
+
+    with local_cluster(1) as cluster:
+        closed = Client(cluster, set_as_default=False)
+        closed.close()
+        chunks = chunks_of(*blocks)
+        with pytest.raises(RuntimeError, match=r"^the Dask scheduler is gone: the client is closed$"):
+            engine_for(chunks, client=closed).reduce(sums, chunks)
+
+
+@pytest.mark.parametrize("moment", ["in the middle", "before"])
+def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, tmp_path, moment):
+    from distributed import Client
+
+    with local_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        chunks = chunks_of(*blocks)
+        engine = engine_for(chunks, client=client)
+        engine.reduce(sums, chunks)
+        workers = list(client.run(os.getpid).values())
+        lost = []
+
+        async def nothing():
+            pass
+
+        def kill():
+            for nanny in cluster.workers.values():
+                nanny.instantiate = nothing  # which else starts another worker
+            for worker in workers:
+                os.kill(worker, signal.SIGKILL)
+            lost.append(time.monotonic())
+
+        kill() if moment == "before" else when_begun(tmp_path, kill)
+        with pytest.raises(RuntimeError, match=r"^the Dask cluster has lost all its workers: .* none for 8 seconds"):
+            engine.reduce(slow(sums, tmp_path, seconds=1.0), chunks)
+        assert time.monotonic() - lost[0] < 12
+
+
+def test_a_cluster_whose_workers_come_late_is_waited_for(blocks, sums, expected, monkeypatch):
+    from distributed import Client
+
+    monkeypatch.setattr(dask_engine, "_DESERTED", 0.5)
+    with local_cluster(0) as cluster, Client(cluster, set_as_default=False) as client:
+        chunks = chunks_of(*blocks)
+        threading.Timer(2.0, cluster.scale, (1,)).start()
+        got = engine_for(chunks, client=client).reduce(sums, chunks)
+    np.testing.assert_allclose(got.numpy(), expected(weighted=True), rtol=1e-12, atol=1e-10)
 
 
 # A scheduler that goes away is another program, which the test ends.

@@ -117,9 +117,12 @@ def test_what_cannot_be_read_is_refused(write, columns, tmp_path):
     (tmp_path / "text.parquet").write_text("no")
     with pytest.raises(ValueError, match=r"text.parquet is not a Parquet file or is damaged"):
         chunks_of(tmp_path / "text.parquet", "target")
-    dates = write("dates.parquet", columns | {"day": [datetime.date(2024, 1, 1)] * 1000})
-    with pytest.raises(ValueError, match=r"column 'day' of .* is of type date32.*leave it out by features="):
+    dates = write("dates.parquet", columns | {"day": [datetime.date(2024, 1, 1)] * 1000, "id": ["P"] * 1000})
+    with pytest.raises(ValueError, match=r"not numbers: 'day' \(date32.*\), 'id' \(string\); .* by features="):
         chunks_of(dates, "target")
+    (tmp_path / "rows.csv").write_text("a,y\n1,2\n")
+    with pytest.raises(ValueError, match=r"rows.csv' is text, .* by chunksize= .* or use 'rcgp fit'"):
+        chunks_of(tmp_path / "rows.csv", "y")
     assert chunks_of(dates, "target", features=["a"]).columns == 1
     with pytest.raises(ValueError, match="X has no columns besides"):
         chunks_of(write("few.parquet", {"y": [1.0]}), "y")

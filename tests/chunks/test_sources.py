@@ -129,6 +129,30 @@ def test_pairs_of_data_frames_have_names(table, pd):
     assert chunks_of([(pd.DataFrame(X, columns=list("abc")), pd.Series(y))]).names == ("a", "b", "c")
 
 
+@pytest.mark.parametrize("columns", [["b", "a", "c"], ["a", "b", "d"], [0, 1, 2], None])
+@pytest.mark.parametrize("threads", [None, 2])
+def test_pairs_with_other_columns_are_refused(table, pd, sums, columns, threads):
+    X, y, _ = table
+    first = pd.DataFrame(X[:400], columns=["a", "b", "c"])
+    second = X[400:] if columns is None else pd.DataFrame(X[400:], columns=columns)
+    chunks = chunks_of([(first, y[:400]), (second, y[400:])])
+    with pytest.raises(
+        ValueError, match=r"columns of X must be those of the first pair, \['a', 'b', 'c'\].* row 400 on"
+    ):
+        engine_for(chunks, threads=threads).reduce(sums, chunks)
+
+
+def test_columns_that_are_not_called_by_text_have_no_names(table, pd):
+    X, y, _ = table
+    frame = pd.DataFrame(X)
+    assert chunks_of(frame, y).names is None
+    assert chunks_of([(frame, y)]).names is None
+    with pytest.raises(TypeError, match=r"must all be called by text, or none, got \['a', 1, 2\]"):
+        chunks_of(frame.rename(columns={0: "a"}), y)
+    with pytest.raises(ValueError, match="X has more than one column 'a'"):
+        chunks_of(frame.set_axis(["a", "b", "a"], axis=1), y)
+
+
 def test_what_can_be_gone_through_only_once_is_refused(table):
     pairs = pieces_of(table[:2], (400, 600))
     for source in ((pair for pair in pairs), iter(pairs), map(tuple, pairs)):
@@ -171,6 +195,15 @@ def test_an_error_gives_the_number_of_the_row_in_the_whole(table, sums, argument
     for chunks in (chunks_of(*wrong, rows=rows), chunks_of(pieces_of(wrong, (300, 700)), rows=rows)):
         with pytest.raises(ValueError, match=message):
             engine_for(chunks, threads=threads).reduce(sums, chunks)
+
+
+def test_bad_rows_are_counted_as_far_as_they_were_read(table):
+    X, y, _ = table
+    X = X.copy()
+    X[[70, 75, 99, 400], 1] = np.nan
+    X[75, 2] = np.nan
+    with pytest.raises(ValueError, match=r"X has NaN in row 70, column 1 \(3 bad rows among 50 to 99\); drop"):
+        list(chunks_of(X, y, rows=50))
 
 
 def test_large_numbers_whose_sum_overflows_are_finite(table, sums):
@@ -250,6 +283,42 @@ def test_what_has_not_the_right_shape_is_refused(arguments, message):
 def test_what_is_of_the_wrong_kind_is_refused(X, options, message):
     with pytest.raises(TypeError, match=message):
         chunks_of(X, **options)
+
+
+class Once:
+    """Chunks as pandas reads them from a file, one after the other."""
+
+    def __iter__(self):
+        return iter([np.zeros((5, 2))])
+
+
+PAIRS = [(np.zeros((5, 2)), np.zeros(5))] * 2
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (PAIRS, np.zeros(10), r"X is in pieces and y is given, too: chunks are pairs \(X, y\).*leave y out"),
+        ([np.zeros((5, 2))] * 2, [np.zeros(5)] * 2, "X is in pieces and y is given, too: .*leave y out"),
+        (Once(), np.zeros(5), "X is in pieces and y is given, too: .*leave y out"),
+        (
+            lambda: iter(PAIRS),
+            None,
+            r"X is a function: chunks are pairs .* an object whose __iter__ calls the function",
+        ),
+        (np.zeros((5, 2)), "y", "y is the name 'y', which is for Parquet files, and X a ndarray: give y as an array"),
+    ],
+    ids=["pairs", "tables", "read once", "function", "a name"],
+)
+def test_mistakes_with_chunks_say_what_to_do(X, y, message):
+    with pytest.raises(TypeError, match=message):
+        chunks_of(X, y)
+
+
+def test_a_name_as_y_of_a_data_frame_says_what_to_do(pd):
+    frame = pd.DataFrame({"a": [1.0], "price": [2.0]})
+    with pytest.raises(TypeError, match=r"X a DataFrame: give y as X\['price'\], and X without it"):
+        chunks_of(frame, "price")
 
 
 def test_a_sparse_matrix_is_refused():

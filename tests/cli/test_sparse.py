@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 import rcgp
 from rcgp import RCGPRegressor, SparseRCGPRegressor
@@ -238,7 +239,7 @@ def test_a_sparse_fit_that_fails_names_the_row_of_the_file(tmp_path, capsys):
 @pytest.fixture
 def fourteen_kilobytes(monkeypatch):
     """Free memory for one exact model of 22 rows, and nothing is fitted."""
-    monkeypatch.setattr(fitting, "_available_memory", lambda: 14_000)
+    monkeypatch.setattr(fitting, "available_memory", lambda: 14_000)
     monkeypatch.setattr(fitting, "_fit", no_fit)
 
 
@@ -250,6 +251,7 @@ def fourteen_kilobytes(monkeypatch):
         (("--fit-rows", "5"), "an exact fit of 120 rows needs about .* free: add --sparse$"),
         (("--fit-rows", "100"), "to choose hyperparameters on 100 rows takes about .* free: lower --fit-rows$"),
         (("--sparse",), "to choose hyperparameters on 120 rows takes about .* free: lower --fit-rows$"),
+        (("--sparse", "--fit-rows", "5"), "with 500 inducing points needs about .* free: lower --inducing$"),
     ],
 )
 def test_fits_that_need_more_memory_than_there_is_are_refused_before_they_begin(options, message, waves, capsys):
@@ -262,8 +264,68 @@ def test_a_sparse_fit_needs_no_memory_for_the_square_of_all_rows(waves, monkeypa
     begun = []
     monkeypatch.setattr(fitting, "_fit", lambda *arguments: begun.append(arguments) or no_fit())
     with pytest.raises(AssertionError, match="the fit has begun"):
-        rcgp_command("fit", waves, "--target", "y", "--sparse", "--fit-rows", "5")
+        rcgp_command("fit", waves, "--target", "y", "--sparse", "--fit-rows", "5", "--inducing", "10")
     assert len(begun) == 1
+
+
+def test_a_sparse_fit_with_too_few_points_says_so(tmp_path, capsys):
+    x = np.linspace(0, 10, 600)
+    y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).standard_normal(600)
+    pd.DataFrame({"x": x, "y": y}).to_csv(tmp_path / "fast.csv", index=False)
+    command = ("fit", tmp_path / "fast.csv", "--target", "y", "--sparse", "--fit-rows", "200")
+    assert rcgp_command(*command, "--inducing", "6") == 0
+    assert re.search("note: 6 inducing points are too few.*; raise --inducing, or --fit-rows", capsys.readouterr().err)
+    assert rcgp_command(*command, "--inducing", "30") == 0
+    out, err = capsys.readouterr()
+    assert "raise --inducing" not in err
+    assert re.search(r"^errors of trusted rows +(0\.9|1\.0)\S* of what is expected", out, re.MULTILINE)
+
+
+def test_coverage_does_not_count_flagged_rows_against_the_intervals(waves, tmp_path, capsys):
+    model = tmp_path / "m.rcgp"
+    assert rcgp_command("fit", waves, "--target", "y", "--model", model) == 0
+    good, every = re.search(
+        r"coverage +(\S+)% of the rows that are not flagged lie in their 95 % interval, (\S+)% of all",
+        capsys.readouterr().out,
+    ).groups()
+    fitted, y = rcgp.load(model), wave_table()["y"].to_numpy()
+    covered = np.abs(y - fitted.loo_mean_) <= 1.959964 * fitted.loo_std_
+    assert fitted.outliers_.sum() == 2
+    assert float(good) == pytest.approx(100 * covered[~fitted.outliers_].mean(), abs=0.05)
+    assert float(every) == pytest.approx(100 * covered.mean(), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ((), 120),
+        (("--top", "5"), 5),
+        (("--only-flagged",), 2),
+        (("--only-flagged", "--top", "1"), 1),
+        (("--top", "0"), 0),
+    ],
+)
+def test_only_some_rows_are_shown_if_asked_for(options, count, waves, capsys):
+    command = ("outliers", waves, "--target", "y", "--sparse", "--inducing", "20", *options)
+    assert rcgp_command(*command) == 0
+    assert len(capsys.readouterr().out.splitlines()) == count + 1
+    assert rcgp_command(*command, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == count
+    assert {row["row"] for row in rows[:2]} <= {8, 51}
+
+
+def test_progress_names_the_steps_and_counts_the_rows(waves):
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=200)
+    table = wave_table()
+    with fitting._progress(console, "Fitting the model") as report:
+        SparseRCGPRegressor(n_inducing=20, progress=report).fit(table[["a", "b"]], table["y"])
+        (task,) = report._progress.tasks
+        assert task.description == "Fitting the model, weights of all rows: 120 of 120 rows"
+        assert (task.completed, task.total) == (120, 120)
+        report(7, 3.5)
+        assert task.description == "Fitting the model, weights of all rows: 7 evaluations, objective 3.5"
 
 
 @pytest.mark.parametrize(
@@ -275,16 +337,16 @@ def test_a_sparse_fit_needs_no_memory_for_the_square_of_all_rows(waves, monkeypa
 )
 def test_the_figure_of_a_refusal_is_in_gigabytes(rows, free, message, monkeypatch):
     options = fit_options(sparse=False)
-    monkeypatch.setattr(fitting, "_available_memory", lambda: free)
+    monkeypatch.setattr(fitting, "available_memory", lambda: free)
     with pytest.raises(ValueError, match=message):
         fitting._check_memory(rows, options.for_rows(rows), options)
 
 
 def test_nothing_is_refused_where_the_system_does_not_say_how_much_memory_is_free(monkeypatch):
-    monkeypatch.setattr(fitting, "_available_memory", lambda: None)
+    monkeypatch.setattr(fitting, "available_memory", lambda: None)
     options = fit_options(sparse=False)
     fitting._check_memory(10**7, options.for_rows(10**7), options)
-    monkeypatch.setattr(fitting, "_available_memory", lambda: 0)
+    monkeypatch.setattr(fitting, "available_memory", lambda: 0)
     with pytest.raises(ValueError, match="an exact fit of 10 000 000 rows"):
         fitting._check_memory(10**7, options.for_rows(10**7), options)
 
@@ -319,41 +381,3 @@ def test_an_exact_fit_holds_about_as_many_matrices_as_stated(rows, fit_rows, sta
     command = [sys.executable, "-W", "ignore", "-c", PEAK, str(rows), str(fit_rows)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env={"OMP_NUM_THREADS": "1"})
     assert 0.6 * stated < float(shown.stdout) < 1.1 * stated
-
-
-@pytest.fixture
-def system(tmp_path, monkeypatch):
-    """Files of a made-up system: 8 GB free, and a container."""
-    monkeypatch.setattr(fitting, "Path", lambda path: tmp_path / path.lstrip("/"))
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "sys" / "fs" / "cgroup").mkdir(parents=True)
-    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000000 kB\nMemFree: 1 kB\nMemAvailable: 8000000 kB\n")
-
-    def container(limit, used, forgettable):
-        for name, text in (("max", limit), ("current", used), ("stat", f"anon 5\ninactive_file {forgettable}\n")):
-            (tmp_path / "sys" / "fs" / "cgroup" / f"memory.{name}").write_text(f"{text}\n")
-
-    return tmp_path, container
-
-
-def test_free_memory_is_that_of_the_machine_or_of_the_container_if_that_is_less(system):
-    _, container = system
-    assert fitting._available_memory() == 8_000_000 * 1024
-    container("max", 10**9, 0)  # no limit
-    assert fitting._available_memory() == 8_000_000 * 1024
-    container(4 * 10**9, 3 * 10**9, 0)
-    assert fitting._available_memory() == 10**9
-    container(4 * 10**9, 3 * 10**9, 2 * 10**9)  # of which files that need not stay
-    assert fitting._available_memory() == 3 * 10**9
-    container(10**12, 10**9, 0)
-    assert fitting._available_memory() == 8_000_000 * 1024
-
-
-def test_where_free_memory_is_not_known_all_of_it_counts(system, monkeypatch):
-    folder, _ = system
-    (folder / "proc" / "meminfo").unlink()
-    sizes = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(fitting.os, "sysconf", sizes.__getitem__)
-    assert fitting._available_memory() == 4_096_000
-    monkeypatch.delattr(fitting.os, "sysconf")
-    assert fitting._available_memory() is None

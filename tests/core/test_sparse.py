@@ -11,6 +11,7 @@ from rcgp.core.exact import condition
 from rcgp.core.loo import leave_one_out
 from rcgp.core.pseudo import PseudoData
 from rcgp.core.sparse import (
+    block_rows,
     condition_sparse,
     leave_one_out_sparse,
     moments,
@@ -32,13 +33,17 @@ def problem(n=30, m=6, seed=0):
     return L, whiten(L, K_uf), pseudo, torch.full((n,), 1.3, dtype=torch.float64)
 
 
+def statistics_of(V, pseudo, prior):
+    return statistics(V, pseudo, unseen_variance(V, prior))
+
+
 def part(pseudo, rows):
     return PseudoData(pseudo.target[rows], pseudo.root_precision[rows])
 
 
 def test_statistics_are_their_definitions():
     _, V, pseudo, prior = problem()
-    stats = statistics(V, pseudo, prior)
+    stats = statistics_of(V, pseudo, prior)
     r, z = pseudo.noise, pseudo.target
     torch.testing.assert_close(stats.gram, sum(torch.outer(v, v) / r[i] for i, v in enumerate(V.T)))
     torch.testing.assert_close(stats.moment, sum(v * z[i] / r[i] for i, v in enumerate(V.T)))
@@ -51,8 +56,10 @@ def test_statistics_are_their_definitions():
 @pytest.mark.parametrize("pieces", [1, 3, 30])
 def test_statistics_of_parts_add_up(pieces):
     _, V, pseudo, prior = problem()
-    whole = statistics(V, pseudo, prior)
-    parts = [statistics(V[:, rows], part(pseudo, rows), prior[rows]) for rows in np.array_split(np.arange(30), pieces)]
+    whole = statistics_of(V, pseudo, prior)
+    parts = [
+        statistics_of(V[:, rows], part(pseudo, rows), prior[rows]) for rows in np.array_split(np.arange(30), pieces)
+    ]
     total = parts[0]
     for other in parts[1:]:
         total = total + other
@@ -70,7 +77,7 @@ def test_symmetric_products_are_whole(m):
 def test_the_posterior_is_that_of_a_gp_with_the_low_rank_covariance():
     L, V, pseudo, prior = problem()
     Q = V.T @ V
-    posterior, exact = condition_sparse(L, statistics(V, pseudo, prior)), condition(Q, pseudo)
+    posterior, exact = condition_sparse(L, statistics_of(V, pseudo, prior)), condition(Q, pseudo)
     K_star = (L @ V).T  # predictions at the rows themselves
     torch.testing.assert_close(posterior.mean(K_star), exact.mean(Q))
     unseen = unseen_variance(V, prior)
@@ -86,7 +93,7 @@ def test_the_posterior_is_that_of_a_gp_with_the_low_rank_covariance():
 def test_leave_one_out_is_that_of_a_gp_with_the_low_rank_covariance():
     L, V, pseudo, prior = problem()
     found = leave_one_out_sparse(
-        moments(condition_sparse(L, statistics(V, pseudo, prior)), V), pseudo, unseen_variance(V, prior)
+        moments(condition_sparse(L, statistics_of(V, pseudo, prior)), V), pseudo, unseen_variance(V, prior)
     )
     expected = leave_one_out(V.T @ V, pseudo)
     torch.testing.assert_close(found.mean, expected.mean)
@@ -99,9 +106,9 @@ def test_a_row_of_endless_noise_leaves(noise):
     s, z = pseudo.root_precision.clone(), pseudo.target.clone()
     s[4], z[4] = noise**-0.5, 1e150
     others = torch.arange(30) != 4
-    gone = condition_sparse(L, statistics(V[:, others], part(pseudo, others), prior[others]))
+    gone = condition_sparse(L, statistics_of(V[:, others], part(pseudo, others), prior[others]))
     pseudo = PseudoData(torch.where(others, z, torch.zeros_like(z)), s)
-    posterior = condition_sparse(L, statistics(V, pseudo, prior))
+    posterior = condition_sparse(L, statistics_of(V, pseudo, prior))
     torch.testing.assert_close(posterior.alpha, gone.alpha, rtol=10 / noise + 1e-9, atol=1e-9)
     unseen = unseen_variance(V, prior)
     mean, variance = leave_one_out_sparse(moments(posterior, V), pseudo, unseen)
@@ -112,7 +119,7 @@ def test_a_row_of_endless_noise_leaves(noise):
 
 def test_the_bound_is_titsias():
     L, V, pseudo, prior = problem()
-    stats = statistics(V, pseudo, prior)
+    stats = statistics_of(V, pseudo, prior)
     bound = signal_bound(condition_sparse(L, stats), stats) + stats.log_precision - 15 * math.log(2 * math.pi)
     S = V.T @ V + torch.diag(pseudo.noise)
     normal = torch.distributions.MultivariateNormal(torch.zeros(30, dtype=torch.float64), S)
@@ -126,7 +133,7 @@ def test_many_rows_of_little_noise_keep_their_digits():
     random = np.random.default_rng(0)
     weights = torch.tensor(random.standard_normal(12))
     pseudo = PseudoData(weights @ V, torch.full((2000,), 1e5, dtype=torch.float64))  # a function of the basis, no noise
-    posterior = condition_sparse(L, statistics(V, pseudo, prior))
+    posterior = condition_sparse(L, statistics_of(V, pseudo, prior))
     found = moments(posterior, V)
     torch.testing.assert_close(found.mean, pseudo.target, rtol=1e-6, atol=1e-6)
     assert float(found.variance.max()) < 1.1e-10
@@ -142,3 +149,39 @@ def test_products_in_blocks_do_not_depend_on_their_number(monkeypatch):
     expected = weighted_gram(V, torch.ones(30, dtype=torch.float64))
     monkeypatch.setattr(sparse, "_BLOCKS", 3)
     torch.testing.assert_close(weighted_gram(V, torch.ones(30, dtype=torch.float64)), expected)
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_whitening_solves_for_either_way_of_storing(by_rows, overwrite):
+    L, _, _, _ = problem()
+    K_uf = torch.randn(6, 30, dtype=torch.float64)
+    given = K_uf.clone() if by_rows else K_uf.mT.contiguous().mT
+    V = whiten(L, given, overwrite)
+    torch.testing.assert_close(L @ V, K_uf, rtol=1e-12, atol=1e-12)
+    assert V.stride() == given.stride()
+    if by_rows and overwrite:
+        assert V.data_ptr() == given.data_ptr()
+    else:
+        assert torch.equal(given, K_uf)
+
+
+def test_whitening_has_a_gradient_for_either_way_of_storing():
+    L, _, _, _ = problem(m=3)
+    K_uf = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    L.requires_grad_(True)
+    assert torch.autograd.gradcheck(lambda L, K: whiten(L.tril(), K), (L, K_uf))
+    assert torch.autograd.gradcheck(lambda L, K: whiten(L.tril(), K.mT), (L, K_uf.detach().mT.clone().requires_grad_()))
+
+
+@pytest.mark.parametrize("m", [1, 63, 64, 65, 200])
+def test_squares_are_summed_over_all_rows(m):
+    V = torch.randn(m, 5, dtype=torch.float64)
+    prior = torch.full((5,), 1e3, dtype=torch.float64)
+    torch.testing.assert_close(unseen_variance(V, prior), prior - (V**2).sum(0), rtol=1e-14, atol=1e-14)
+
+
+def test_blocks_are_small_but_never_of_few_rows():
+    assert block_rows(500) * 500 <= 2**19
+    assert block_rows(5000) == 1024
+    assert block_rows(1) == 2**19

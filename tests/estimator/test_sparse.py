@@ -16,9 +16,12 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import rcgp
 from rcgp import RCGPRegressor, SparseRCGPRegressor
 from rcgp.chunks import Serial, chunks_of
-from rcgp.estimator import sparse
+from rcgp.chunks import chunk as chunk_room
+from rcgp.estimator import row_sources, sparse_answers
+from rcgp.estimator.intervals import IntervalWarning
 from rcgp.estimator.outliers import outlier_scores
 from rcgp.training.chunked import fit_chunks
 from rcgp.weights import InverseMultiquadric
@@ -45,6 +48,7 @@ def test_scikit_learns_own_checks_pass(estimator, check):
     with warnings.catch_warnings():
         # Checks fit tiny or random data, on which an optimiser may stop early.
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", IntervalWarning)  # five points are few
         check(estimator)
 
 
@@ -114,6 +118,9 @@ def test_rows_of_no_weight_are_left_out_but_diagnosed():
     np.testing.assert_array_equal(np.flatnonzero(weighted.outliers_), OUTLIERS)
 
 
+@pytest.mark.filterwarnings(
+    "ignore::rcgp.estimator.intervals.IntervalWarning"
+)  # without priors, lengthscales are short
 def test_kernels_and_means_are_those_of_the_exact_regressor():
     options = {"centre": "prior", "kernel": RBF(1.0) + WhiteKernel(0.02, "fixed"), "mean": "linear"}
     ours = SparseRCGPRegressor(**{**FEW, "fit_rows": N}, **options).fit(X, Y)
@@ -155,8 +162,56 @@ def test_seeds_decide_the_sample():
 
 
 def test_threads_give_the_same_answer(model, monkeypatch):
+    monkeypatch.setattr(chunk_room, "_ROWS", 33)
+    assert len(chunks_of(X, Y)) == 13
     threaded = SparseRCGPRegressor(threads=2, **FEW).fit(X, Y)
     np.testing.assert_allclose(threaded.predict(NEW), model.predict(NEW), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(threaded.loo_mean_, model.loo_mean_, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(threaded.outliers_, model.outliers_)
+
+
+def test_inducing_points_may_be_given(tmp_path):
+    for points in (X[:20], torch.tensor(X[:20])):
+        given = SparseRCGPRegressor(**{**FEW, "n_inducing": points}).fit(X, Y)
+        np.testing.assert_array_equal(given.inducing_points_, X[:20])
+        np.testing.assert_array_equal(clone(given).n_inducing, points)
+    given.save(tmp_path / "given.rcgp")
+    assert given.n_inducing is points
+    loaded = rcgp.load(tmp_path / "given.rcgp")
+    assert loaded.n_inducing == 20
+    np.testing.assert_array_equal(loaded.inducing_points_, X[:20])
+    np.testing.assert_array_equal(loaded.predict(NEW), given.predict(NEW))
+    with pytest.raises(ValueError, match=r"inducing must have shape m x 2 like the training inputs, got \(5, 1\)"):
+        SparseRCGPRegressor(**{**FEW, "n_inducing": X[:5, :1]}).fit(X, Y)
+
+
+def test_too_few_inducing_points_are_warned_of():
+    x = np.linspace(0, 10, 1000)[:, None]
+    y = np.sin(2 * x[:, 0]) + 0.1 * np.random.default_rng(0).standard_normal(1000)
+    options = {"fit_rows": 200, "random_state": 0}
+    with pytest.warns(
+        IntervalWarning, match=r"errors of trusted rows are typically \d.* intervals are too narrow.*raise"
+    ):
+        narrow = SparseRCGPRegressor(8, **options).fit(x, y)
+    assert (np.abs(y - narrow.loo_mean_) < 1.96 * narrow.loo_std_).mean() < 0.8
+    right = SparseRCGPRegressor(20, **options).fit(x, y)  # and no warning, which would be an error
+    assert 0.92 < (np.abs(y - right.loo_mean_) < 1.96 * right.loo_std_).mean() < 0.98
+    assert right.model_.trusted_spread == pytest.approx(1.0, abs=0.15)
+    wide = np.random.default_rng(0).uniform(-2, 2, (600, 6))
+    with pytest.warns(IntervalWarning, match=r"10 inducing points are few: \d+% of the variance .* intervals are wide"):
+        SparseRCGPRegressor(10, **options).fit(wide, np.sin(2 * wide).sum(1))
+
+
+def test_every_pass_is_told_of():
+    steps = []
+
+    def told(evaluations, best):
+        pass
+
+    told.stage = lambda name, done, total: steps.append((name, done, total))
+    SparseRCGPRegressor(progress=told, **FEW).fit(X, Y)
+    assert steps[-1] == ("weights of all rows", N, N)
+    assert ("all rows", N, N) in steps
 
 
 # Where rows come from -------------------------------------------------------------------------------------------------
@@ -239,8 +294,57 @@ def test_parquet_files_keep_the_names_of_their_columns(tmp_path):
         model.predict(pd.DataFrame(NEW, columns=["width", "length"]))
 
 
+def test_the_features_of_a_parquet_file_may_be_chosen(tmp_path):
+    frame = pd.DataFrame({"width": X[:, 1], "id": "P", "target": Y, "length": X[:, 0], "heavy": np.arange(N) % 3.0})
+    path = tmp_path / "rows.parquet"
+    frame.to_parquet(path)
+    with pytest.raises(ValueError, match=r"not numbers: 'id' \(.*\); name those to take by features="):
+        SparseRCGPRegressor(**FEW).fit(path, "target")
+    model = SparseRCGPRegressor(**FEW).fit(path, "target", "heavy", features=["length", "width"])
+    assert list(model.feature_names_in_) == ["length", "width"]
+    same = SparseRCGPRegressor(**FEW).fit(X, Y, frame["heavy"])
+    np.testing.assert_allclose(
+        model.predict(pd.DataFrame(NEW, columns=["length", "width"])), same.predict(NEW), rtol=1e-9, atol=1e-9
+    )
+    (told,) = model.diagnose(path, "target", "heavy")  # takes the columns of the fit by itself
+    np.testing.assert_allclose(told.loo_mean, same.loo_mean_, rtol=1e-8, atol=1e-9)
+    with pytest.raises(TypeError, match="features= is for Parquet files"):
+        SparseRCGPRegressor(**FEW).fit(X, Y, features=["a"])
+
+
+def test_what_is_known_of_rows_that_were_not_in_memory_is_asked_by_diagnose(tmp_path):
+    mapped = written(tmp_path, X, "X"), written(tmp_path, Y, "y")
+    model = SparseRCGPRegressor(**FEW).fit(*mapped)
+    for name in PER_ROW:
+        with pytest.raises(AttributeError, match=rf"np.concatenate\(\[chunk.{name[:-1]} for chunk in model.diagnose"):
+            getattr(model, name)
+    with pytest.raises(AttributeError, match="'SparseRCGPRegressor' object has no attribute 'weights_'"):
+        SparseRCGPRegressor().weights_  # noqa: B018
+    outliers = np.concatenate([chunk.outliers for chunk in model.diagnose(*mapped)])
+    np.testing.assert_array_equal(np.flatnonzero(outliers), OUTLIERS)
+
+
+@pytest.mark.parametrize("kind", ["frame", "chunks"])
+@pytest.mark.parametrize("columns", [["b", "a"], ["a", "c"], ["a", "b", "y"]])
+def test_a_diagnosis_wants_the_features_of_the_fit(kind, columns):
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 1], "y": Y})
+    model = SparseRCGPRegressor(**FEW).fit(frame[["a", "b"]], Y)
+    given = (frame[columns], Y) if kind == "frame" else ([(frame[columns], Y)],)
+    with pytest.raises(ValueError, match=r"feature names of X must be those of the fit, \['a', 'b'\], got"):
+        model.diagnose(*given)
+    assert len(list(model.diagnose(frame[["a", "b"]], Y))) == 1
+
+
+def test_a_bad_value_in_a_memory_mapped_file_is_named_by_its_row(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(row_sources, "_BLOCK", 17)
+    bad = NEW.copy()
+    bad[38, 1] = np.nan
+    with pytest.raises(ValueError, match="X has NaN in row 38, column 1"):
+        model.predict(written(tmp_path, bad, "bad"))
+
+
 def test_a_memory_mapped_file_is_predicted_block_by_block(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(sparse, "_BLOCK", 17)
+    monkeypatch.setattr(row_sources, "_BLOCK", 17)
     mapped = written(tmp_path, NEW, "new", np.float32)
     mean, std = model.predict(mapped, return_std=True)
     expected = model.predict(NEW.astype(np.float32).astype(np.float64), return_std=True)
@@ -286,6 +390,48 @@ def test_bad_values_are_named_by_row_and_column(bad, tmp_path):
         model.fit(written(tmp_path, X, "X"), written(tmp_path, y, "y"))
     with pytest.raises(ValueError, match=f"X contains {value} in row 5"):
         SparseRCGPRegressor(**FEW).fit(X, Y).predict(frame.to_numpy())
+
+
+def test_a_column_of_text_is_named():
+    frame = pd.DataFrame({"a": X[:, 0], "name": "P000000"})
+    with pytest.raises(ValueError, match="X must be numbers, but column 'name' is not: could not convert string"):
+        SparseRCGPRegressor(**FEW).fit(frame, Y)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((pd.DataFrame(X, columns=["a", "y"]), "y"), r"give y as X\['y'\], and X without it"),
+        (([(X, Y)], Y), "chunks are pairs .* leave y out"),
+        (([X[:200], X[200:]], [Y[:200], Y[200:]]), "chunks are pairs .* leave y out"),
+        ((lambda: iter([(X, Y)]),), "an object whose __iter__ calls the function"),
+    ],
+)
+def test_mistakes_in_what_is_fitted_say_what_to_do(data, message):
+    with pytest.raises(TypeError, match=message):
+        SparseRCGPRegressor(**FEW).fit(*data)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("new.parquet", r"predict reads no files: pass dask.dataframe.read_parquet\('new.parquet'\)"),
+        ([(NEW, NEW[:, 0])], r"\[model.predict\(X\) for X, y in chunks\]"),
+        ([NEW, NEW], "predict takes one table"),
+        (iter([NEW]), "predict takes one table"),
+    ],
+)
+def test_mistakes_in_what_is_predicted_say_what_to_do(model, inputs, message):
+    for options in ({}, {"return_cov": True}):
+        with pytest.raises(TypeError, match=message):
+            model.predict(inputs, **options)
+
+
+def test_a_covariance_matrix_larger_than_memory_is_refused(model, monkeypatch):
+    monkeypatch.setattr(sparse_answers, "available_memory", lambda: 3 * 8 * 50**2)
+    assert model.predict(NEW, return_cov=True)[1].shape == (50, 50)
+    with pytest.raises(MemoryError, match=r"covariance matrix of 51 rows needs about 0.0 GB .* ask for return_std"):
+        model.predict(np.vstack([NEW, NEW[:1]]), return_cov=True)
 
 
 def test_several_outputs_are_refused():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import threading
+import time
 
 import numpy as np
 import pandas as pd
@@ -66,8 +70,25 @@ def test_data_frames_keep_their_names(client, local):
     np.testing.assert_allclose(model.predict(new), local.predict(NEW), rtol=1e-10, atol=1e-10)
     lazy = model.predict(dd.from_pandas(new, npartitions=2))
     np.testing.assert_allclose(lazy.compute(), local.predict(NEW), rtol=1e-10, atol=1e-10)
-    with pytest.raises(ValueError, match="feature names of X must be those of the fit"):
+    with pytest.raises(ValueError, match=r"feature names of X must be those of the fit.*in another order"):
         model.predict(dd.from_pandas(new[["b", "a"]], npartitions=2))
+    with pytest.raises(ValueError, match=r"not in the fit: \['y'\]"):
+        model.predict(frame)
+    with pytest.raises(ValueError, match=r"missing: \['b'\]"):
+        model.predict(frame[["a"]])
+    with pytest.raises(ValueError, match="in another order"):
+        model.diagnose(frame[["b", "a"]], frame["y"])
+    with pytest.raises(TypeError, match=r"give y as X\['y'\]"):
+        model.fit(frame, "y")
+
+
+def test_data_frames_whose_columns_have_numbers_are_predicted(local):
+    dd = optional("dask.dataframe")
+    frame, y = dd.from_pandas(pd.DataFrame(X), npartitions=3), dd.from_pandas(pd.Series(Y), npartitions=3)
+    model = SparseRCGPRegressor(**FEW).fit(frame, y)
+    assert not hasattr(model, "feature_names_in_")
+    np.testing.assert_allclose(model.predict(frame).compute(), local.predict(X), rtol=1e-10, atol=1e-10)
+    assert len(list(model.diagnose(frame, y))) == 3
 
 
 def test_predictions_of_a_dask_array_are_lazy(fitted, da):
@@ -79,10 +100,11 @@ def test_predictions_of_a_dask_array_are_lazy(fitted, da):
     assert mean.chunks == ((20, 20, 10),)
     np.testing.assert_allclose(mean.compute(), expected[0], rtol=1e-12)
     np.testing.assert_allclose(std.compute(), expected[1], rtol=1e-12)
-    with pytest.raises(ValueError, match="X must have 2 features, as in the fit"):
+    with pytest.raises(ValueError, match="X has 3 features, but the model was fitted to 2"):
         fitted.predict(da.zeros((5, 3)))
-    with pytest.raises(ValueError, match="X contains NaN"):
-        fitted.predict(da.from_array(np.full((5, 2), np.nan), 3)).compute()
+    bad = np.where(np.arange(5)[:, None] == 4, np.nan, np.zeros((5, 2)))
+    with pytest.raises(ValueError, match="X has NaN in row 1 of its block, column 0"):
+        fitted.predict(da.from_array(bad, 3)).compute()
 
 
 def test_it_predicts_on_the_cluster_too(fitted, client, da):
@@ -112,6 +134,51 @@ def test_a_bad_value_on_a_worker_is_named(client, da):
 def test_a_client_needs_rows_that_its_workers_can_have(client):
     with pytest.raises(TypeError, match=r"client= is for rows in Dask arrays.*dask\.array\.from_array"):
         SparseRCGPRegressor(client=client, **FEW).fit(X, Y)
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_fit_changes_nothing(client, da, local):
+    victim = next(iter(client.run(os.getpid).values()))
+    killed = []
+
+    def kill(evaluations, best):  # with the rows on the workers, and the passes over all of them to come
+        if not killed:
+            os.kill(victim, signal.SIGKILL)
+            killed.append(evaluations)
+
+    model = SparseRCGPRegressor(client=client, progress=kill, **FEW)
+    model.fit(da.from_array(X, (90, 1)), da.from_array(Y, 70))
+    assert killed
+    np.testing.assert_allclose(model.predict(NEW), local.predict(NEW), rtol=1e-10, atol=1e-10)
+    assert model.fit_report_.hyperparameters == local.fit_report_.hyperparameters
+    client.wait_for_workers(2, timeout=60)
+    assert victim not in client.run(os.getpid).values()
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_pass_changes_nothing(client, da, local, tmp_path):
+    victim = next(iter(client.run(os.getpid).values()))
+
+    def note(block):  # each block, as it is read on a worker
+        import time
+        import uuid
+        from pathlib import Path
+
+        Path(tmp_path, uuid.uuid4().hex).touch()
+        time.sleep(0.2)
+        return block
+
+    def kill():
+        while len(os.listdir(tmp_path)) < 3:
+            time.sleep(0.01)
+        os.kill(victim, signal.SIGKILL)
+
+    killing = threading.Thread(target=kill, daemon=True)
+    killing.start()
+    rows = da.from_array(X, (40, 2)).map_blocks(note, dtype=float, meta=np.empty((0, 0)))
+    model = SparseRCGPRegressor(client=client, **FEW).fit(rows, da.from_array(Y, 40))
+    killing.join(timeout=10)
+    assert not killing.is_alive()
+    np.testing.assert_allclose(model.predict(NEW), local.predict(NEW), rtol=1e-10, atol=1e-10)
+    client.wait_for_workers(2, timeout=60)
 
 
 def test_a_scheduler_that_is_gone_is_a_clear_error_and_leaves_nothing_half_fitted(da):

@@ -67,7 +67,7 @@ def test_no_more_points_than_rows():
 
 
 def test_of_many_rows_a_sample_is_looked_at(monkeypatch):
-    monkeypatch.setattr(inducing, "_CANDIDATES", 50)
+    monkeypatch.setattr(inducing, "CANDIDATES", 50)
     X = inputs(1000)
     Z = choose_inducing(kernel(), X, 50, seed=1)
     assert bool((Z[:, None] == X[None]).all(-1).any(1).all())
@@ -93,3 +93,13 @@ def test_a_model_chooses_anew_by_its_present_kernel(trained):
     assert model.inducing_points.requires_grad == trained
     model.choose_inducing(7, "kmeans")
     assert len(model.inducing_points) == 7
+
+
+def test_a_truth_value_is_no_number_of_points():
+    with pytest.raises(TypeError, match="inducing must be a number of points or an m x d tensor of them, got True"):
+        SparseRCGP(inputs(), inputs().sum(1), inducing=True)
+
+
+def test_an_unknown_selection_is_refused_where_points_are_given_too():
+    with pytest.raises(ValueError, match="selection must be one of"):
+        SparseRCGP(inputs(), inputs().sum(1), inducing=inputs()[:3], selection="zz")

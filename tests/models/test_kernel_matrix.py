@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rcgp.models import kernel_matrix as module
-from rcgp.models.kernel_matrix import kernel_matrix
+from rcgp.models.kernel_matrix import dense_kernel, kernel_matrix, whitened_kernel
 
 k = gpytorch.kernels
 
@@ -76,3 +76,45 @@ def test_sums_with_a_linear_kernel_are_dense_sums(scale):
     factors = [part(X).to_dense() for part in product.kernels]
     expected = scale * (parts[0] + parts[1]) + factors[0] * factors[1]
     torch.testing.assert_close(kernel_matrix(kernel, X), expected, rtol=1e-12, atol=0)
+
+
+class Remembers(k.Kernel):
+    """A user's kernel that keeps what it returned."""
+
+    def forward(self, x1, x2, diag=False, **params):
+        self.kept = torch.exp(-torch.cdist(x1, x2))
+        return self.kept.diagonal() if diag else self.kept
+
+
+SQUARED_EXPONENTIALS = {
+    "ard": lambda: k.ScaleKernel(k.RBFKernel(ard_num_dims=3)),
+    "isotropic": lambda: k.ScaleKernel(k.RBFKernel()),
+    "some columns": lambda: k.ScaleKernel(k.RBFKernel(active_dims=[0, 2])),
+    "columns of the scale": lambda: k.ScaleKernel(k.RBFKernel(ard_num_dims=2), active_dims=[1, 2]),
+    "batch of scales": lambda: k.ScaleKernel(k.RBFKernel(), batch_shape=torch.Size([2])),
+    "batch": lambda: k.ScaleKernel(k.RBFKernel(batch_shape=torch.Size([2])), batch_shape=torch.Size([2])),
+}
+
+
+@pytest.mark.parametrize("name", SQUARED_EXPONENTIALS)
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("batch", [(), (4, 1)])
+def test_squared_exponentials_without_gradient_are_gpytorchs_bit_for_bit(name, same, batch):
+    kernel = SQUARED_EXPONENTIALS[name]().double()
+    for parameter in kernel.parameters():
+        parameter.data.uniform_(-2.0, 2.0, generator=torch.Generator().manual_seed(0))
+    x1, x2 = torch.randn(*batch, 7, 3, dtype=torch.float64), torch.randn(*batch, 11, 3, dtype=torch.float64)
+    x2 = x1 if same else x2
+    with torch.no_grad():
+        assert torch.equal(dense_kernel(kernel, x1, x2), kernel(x1, None if same else x2).to_dense())
+
+
+def test_whitened_kernels_leave_what_is_a_users_alone():
+    Z, X = torch.randn(4, 3, dtype=torch.float64), torch.randn(9, 3, dtype=torch.float64)
+    for kernel in (Remembers(), k.ScaleKernel(k.RBFKernel()).double()):
+        with torch.no_grad():
+            L = torch.linalg.cholesky(dense_kernel(kernel, Z, Z))
+            expected = dense_kernel(kernel, Z, X).clone()
+        torch.testing.assert_close(L @ whitened_kernel(kernel, L, Z, X), expected, rtol=1e-12, atol=1e-12)
+        if isinstance(kernel, Remembers):
+            assert torch.equal(kernel.kept, expected)

@@ -46,7 +46,7 @@ def kernels(twin, Z):
 def blocks(request, monkeypatch):
     """Rows all at once, or in blocks of which none is kept."""
     if request.param is not None:
-        monkeypatch.setattr(sparse_rows, "_BLOCK_ENTRIES", 6 * request.param)
+        monkeypatch.setattr(sparse_rows, "block_rows", lambda m: request.param)
         monkeypatch.setattr(sparse_rows, "_KEPT_ENTRIES", 0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rcgp.experiments import EXPERIMENTS, Record
+from rcgp.experiments import EXPERIMENTS, Options, Record
 from rcgp.report.paper_figures import DRAWINGS, draw_figure
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data"
@@ -17,7 +17,17 @@ FOLDER = Path(__file__).parents[3] / "shared" / "data"
 EPSILONS = tuple(f"ε = {epsilon}" for epsilon in ("0.01", "0.05", "0.1", "0.2", "0.5", "0.9"))
 POINTS = ("observation", "outlier")
 SPARSE = ("SVGP", "SVGP, noise fitted", "RCSVGP", "RCSVGP, leave-one-out")
+METHODS = ("GP", "RCGP", "RCGP as in the paper", "t-GP")
+OPTIMISATION = [
+    ("", "cumulative regret", "six-hump camel", METHODS),
+    *(("", "", title, METHODS) for title in ("Branin", "McCormick", "Rosenbrock")),
+    ("step", "clock time (s)", "", METHODS),
+    *[("step", "", "", METHODS)] * 3,
+]
 PANELS = {
+    "figure_bo_ucb": OPTIMISATION,
+    "figure_bo_pi": OPTIMISATION,
+    "figure_bo_clean": OPTIMISATION,
     "figure_synthetic": [("x", "y", "", ("observation", "outlier", "truth", "GP", "RCGP"))],
     "figure_influence": [
         ("observation moved by (units of y)", "influence (KL divergence, nats)", "", ("GP", "RCGP")),
@@ -66,9 +76,11 @@ def values_of():
 
 @pytest.fixture(scope="module")
 def records_of(values_of):
-    """Records of a figure: one, or several for the figure that is made of them."""
+    """Records of a figure: one, or several for the figures that are made of them."""
 
     def records(name):
+        if name.startswith("figure_bo"):
+            return optimisation_records(name)
         return sparse_records() if name == "figure_sparse" else [record_of(name, {"index": 0}, values_of(name))]
 
     return records
@@ -93,6 +105,13 @@ def sparse_records(repetitions=3):
         for index in range(repetitions)
         for n in (100, 3200, 400)
     ]
+
+
+def optimisation_records(name):
+    """Two repetitions of Bayesian optimisation."""
+    values = {"regret": [1.0, 0.5, 0.7], "fit_seconds": [0.2, 0.3, 0.4], "acquisition_seconds": [0.1, 0.1, 0.2]}
+    configs = EXPERIMENTS[name].configs(Options(splits=2))
+    return [record_of(name, {**config, "steps": 3}, values) for config in configs]
 
 
 def drawn(name, values):

@@ -13,7 +13,7 @@ from rcgp import RCGP, AdaptiveReport, FitError, SparseRCGP
 from rcgp.chunks import Serial, Threads, chunks_of
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import choose_inducing
-from rcgp.training import row_tasks
+from rcgp.training import chunked, memory, row_tasks
 from rcgp.training.chunked import fit_chunks, robust_model
 from rcgp.training.sampling import draw
 from rcgp.weights import Constant, InverseMultiquadric, OneSided, Plateau, Product, SquaredExponential
@@ -91,7 +91,7 @@ def assert_same_process(fit, posterior, tolerance=1e-10):
 
 @pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
 def test_adaptive_passes_are_the_recursion_of_the_dense_model(precision, monkeypatch):
-    monkeypatch.setattr(row_tasks, "_BLOCK_ENTRIES", M * 23)
+    monkeypatch.setattr(row_tasks, "block_rows", lambda m: 23)
     build = Kept()
     fit = fitted(precision=precision, rows=50, build=build)
     model, used = recursion(build.model, fit, Y, precision)
@@ -288,15 +288,18 @@ def test_inducing_points_are_chosen_by_the_fitted_kernel_or_given():
     assert torch.equal(fitted(inducing=Z).process.support, Z)
     with pytest.raises(ValueError, match="inducing must be at least 1"):
         fitted(inducing=0)
-    with pytest.raises(ValueError, match="selection must be one of"):
-        fitted(selection="random")
+    for inducing in (M, Z):
+        with pytest.raises(ValueError, match="selection must be one of"):
+            fitted(selection="random", inducing=inducing)
 
 
 def score(sample, fit):
+    """By the variances that were chosen, before the factor of the calibration."""
     model, _ = recursion(sample, fit, Y)
     loo = model.leave_one_out()
+    std = (loo.variance / fit.report.calibration).sqrt()
     rest = np.setdiff1d(np.arange(N), OUTLIERS)
-    return float(torch.distributions.Normal(loo.mean, loo.variance.sqrt()).log_prob(torch.tensor(Y))[rest].sum())
+    return float(torch.distributions.Normal(loo.mean, std).log_prob(torch.tensor(Y))[rest].sum())
 
 
 def test_polishing_improves_the_score_of_all_rows():
@@ -309,6 +312,38 @@ def test_polishing_improves_the_score_of_all_rows():
     assert after.report.hyperparameters["noise"] == [float(after.noise)] != before.report.hyperparameters["noise"]
     assert_same_process(after, recursion(second.model, after, Y)[0].posterior(NEW))
     assert {"polish"} == set(after.seconds) - set(before.seconds)
+
+
+def test_polishing_keeps_the_calibration_of_the_sample(monkeypatch):
+    searched = []
+
+    def search(model, objective, **options):
+        report = fit_to_rows(model, objective, **options)
+        if isinstance(model, SparseRCGP):
+            searched.append((float(model.kernel.outputscale.detach()), float(model.noise.detach())))
+        return report
+
+    fit_to_rows = chunked.fit
+    monkeypatch.setattr(chunked, "fit", search)
+    build = Kept()
+    after = fitted(build=build, inducing=40, polish=5)
+    factor = after.report.calibration
+    assert factor > 1.01
+    ((scale, noise),) = searched
+    assert float(after.noise) == pytest.approx(factor * noise, rel=1e-10)
+    assert float(build.model.kernel.outputscale.detach()) == pytest.approx(factor * scale, rel=1e-10)
+    assert after.polished.hyperparameters["noise"] == [float(after.noise)]
+
+
+def test_priors_of_the_noise_have_their_say_in_polishing():
+    class Sure(Kept):
+        def __call__(self, X, y, precision):
+            model = super().__call__(X, y, precision)
+            model.register_prior("noise_prior", gpytorch.priors.NormalPrior(0.3, 1e-4), "noise")
+            return model
+
+    after = fitted(build=Sure(InverseMultiquadric()), adaptive=False, polish=5)
+    assert float(after.noise) == pytest.approx(0.3, rel=0.01)
 
 
 def test_polishing_follows_the_papers_objective_for_weights_around_the_prior_mean():
@@ -337,6 +372,51 @@ def test_the_row_in_an_error_is_counted_among_all():
     numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers
     distance = np.abs(Y[numbers] - np.median(Y[numbers]))
     assert caught.value.row == int(numbers[distance.argmax()])
+
+
+def test_the_row_in_an_error_of_polishing_is_counted_among_all(monkeypatch):
+    def fails(model, objective, **options):
+        if isinstance(model, SparseRCGP):
+            raise FitError("no way", row=17)
+        return fit_to_rows(model, objective, **options)
+
+    fit_to_rows = chunked.fit
+    monkeypatch.setattr(chunked, "fit", fails)
+    with pytest.raises(FitError) as caught:
+        fitted(build=Kept(InverseMultiquadric()), adaptive=False, precision=PRECISION, rows=20, polish=3)
+    assert caught.value.row == int(np.flatnonzero(PRECISION)[17]) != 17
+
+
+def test_how_right_the_intervals_are_does_not_depend_on_outliers():
+    rest = np.setdiff1d(np.arange(N), OUTLIERS)
+    fit = fitted(fit_rows=120, inducing=60)
+    _, mean, std = fit.diagnose(next(iter(chunks_of(X, Y))))
+    score = np.abs((Y - mean.numpy()) / std.numpy())
+    assert fit.spread == pytest.approx(np.median(score) / 0.6745, rel=1e-10)
+    assert fit.trusted_spread == pytest.approx(np.median(score[rest]) / 0.6745, rel=0.02)
+    assert fit.trusted_spread < fit.spread
+    assert fit.unseen < 0.05
+
+
+def test_the_unseen_share_is_that_of_a_dense_model():
+    build = Kept()
+    fit = fitted(inducing=4, build=build)
+    Z, every = fit.process.support, torch.tensor(X)
+    with torch.no_grad():
+        K = build.model.kernel(Z, every).to_dense()
+        q = (K * torch.linalg.solve(build.model.kernel(Z).to_dense(), K)).sum(0)
+        unseen = build.model.kernel(every, diag=True) - q
+    _, _, std = fit.diagnose(next(iter(chunks_of(X, Y))))
+    assert fit.unseen == pytest.approx(float((unseen / std.square()).median()), rel=1e-6)
+    assert fit.unseen > 0.1
+
+
+def test_more_inducing_points_than_there_is_memory_for_are_refused(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 10_000)
+    with pytest.raises(MemoryError, match=r"15 inducing points need about 0.0 GB of memory, and 0.0 are free"):
+        fitted()
+    monkeypatch.setattr(memory, "available_memory", lambda: 40_000)
+    assert len(fitted().process.support) == M
 
 
 def test_rows_of_no_weight_at_all_are_an_error():

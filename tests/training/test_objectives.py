@@ -9,7 +9,7 @@ import torch
 
 import reference
 from problems import WEIGHTS, gpytorch_gp, make_data, make_twin, set_hyperparameters
-from rcgp import RCGP, SparseRCGP
+from rcgp import RCGP, SparseRCGP, fit
 from rcgp.core.loo import log_density
 from rcgp.training import objectives
 from rcgp.weights import (
@@ -177,3 +177,38 @@ def test_the_default_model_has_no_priors():
     model = make_twin("imq").model
     assert list(model.named_priors()) == []
     assert objectives.log_prior(model).item() == 0.0
+
+
+def wave(n=300):
+    x = torch.linspace(0, 10, n, dtype=torch.float64)
+    noise = 0.1 * torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return x.unsqueeze(-1), torch.sin(x) + noise
+
+
+@pytest.mark.parametrize("objective", ["elbo", objectives.elbo])
+def test_the_bound_chooses_neither_noise_nor_threshold_of_a_weight_that_depends_on_y(objective):
+    model = SparseRCGP(*wave(), inducing=30, weight=InverseMultiquadric(trainable=True))
+    before = model.hyperparameters()
+    report = fit(model, objective)
+    after = model.hyperparameters()
+    assert (after["noise"], after["weight.c"]) == (before["noise"], before["weight.c"])
+    assert after["kernel.base_kernel.lengthscale"] != before["kernel.base_kernel.lengthscale"]
+    assert report.held == "raw_noise, weight.log_c"
+    assert "held fixed, which this objective cannot choose: raw_noise, weight.log_c" in str(report)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert float((model.posterior(model.train_X).mean - torch.sin(model.train_X[:, 0])).detach().abs().mean()) < 0.05
+
+
+def test_what_was_held_before_a_fit_by_the_bound_stays_held_after_it():
+    model = SparseRCGP(*wave(100), inducing=10)
+    model.raw_noise.requires_grad_(False)
+    assert fit(model, "elbo", max_iterations=3).held == ""
+    assert not model.raw_noise.requires_grad
+
+
+@pytest.mark.parametrize(("objective", "weight"), [("elbo", Constant()), ("loo", InverseMultiquadric())])
+def test_noise_is_chosen_where_it_can_be(objective, weight):
+    model = SparseRCGP(*wave(), inducing=30, weight=weight)
+    report = fit(model, objective)
+    assert report.held == ""
+    assert float(model.noise.detach()) == pytest.approx(0.01, rel=0.3)

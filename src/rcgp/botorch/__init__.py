@@ -12,8 +12,19 @@ except ImportError as error:
     raise ImportError("rcgp.botorch needs BoTorch: pip install 'rcgp[botorch]'") from error
 
 from rcgp.botorch.fitting import fit
+from rcgp.botorch.loop import EvaluationError, optimise
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.objective import LeaveOneOutObjective
+from rcgp.botorch.result import Evaluation, OptimisationResult
 from rcgp.botorch.transforms import RobustStandardize
 
-__all__ = ["LeaveOneOutObjective", "RobustStandardize", "SingleTaskRCGP", "fit"]
+__all__ = [
+    "Evaluation",
+    "EvaluationError",
+    "LeaveOneOutObjective",
+    "OptimisationResult",
+    "RobustStandardize",
+    "SingleTaskRCGP",
+    "fit",
+    "optimise",
+]

@@ -15,6 +15,7 @@ from typing import Any
 import gpytorch
 import torch
 from botorch.exceptions.errors import ModelFittingError
+from botorch.optim.closures import get_loss_closure_with_grads
 from botorch.optim.fit import fit_gpytorch_mll_scipy
 from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
@@ -23,6 +24,7 @@ from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.objective import LeaveOneOutObjective
 from rcgp.botorch.singles import Single, take_out, write_back
 from rcgp.botorch.slices import Index, is_batched
+from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.training import FitError, FitReport, fit_to_rows, fit_trimmed, trusted_rows
 from rcgp.training import fit as fit_one
 
@@ -52,7 +54,7 @@ def fit(model: SingleTaskRCGP, max_iterations: int = 1000) -> list[FitReport]:
         raise TypeError(f"model must be a SingleTaskRCGP, got {type(model).__name__}")
     model.eval()
     if not _is_separable(model):
-        _by_optimizer(model, fit_gpytorch_mll_scipy, options={"maxiter": max_iterations})
+        _by_optimizer(model, _jointly, options={"maxiter": max_iterations})
         return []
     indices = list(product(*(range(size) for size in model._aug_batch_shape)))
     fitted = [_fit_single(model, index, max_iterations) for index in indices]
@@ -84,15 +86,15 @@ def fit_for_botorch(
     Raises:
         ModelFittingError: where the fit fails; the model is as it was before.
     """
-    if closure is None and optimizer is None and not closure_kwargs and not optimizer_kwargs:
-        try:
-            fit(model)
-        except FitError as error:
-            raise ModelFittingError(str(error)) from error
-        return mll.eval()
     if closure_kwargs:
         raise ValueError("closure_kwargs are not supported for SingleTaskRCGP; give a closure that knows them")
-    _by_optimizer(model, optimizer or fit_gpytorch_mll_scipy, closure=closure, **(optimizer_kwargs or {}))
+    try:
+        if closure is None and optimizer is None and not optimizer_kwargs:
+            fit(model)
+        else:
+            _by_optimizer(model, optimizer or fit_gpytorch_mll_scipy, closure=closure, **(optimizer_kwargs or {}))
+    except (FitError, NotPositiveDefiniteError) as error:
+        raise ModelFittingError(str(error)) from error
     return mll.eval()
 
 
@@ -106,6 +108,12 @@ def _by_optimizer(model: SingleTaskRCGP, optimizer: Callable[..., Any], **kwargs
         model.load_state_dict(before)
         raise
     objective.eval()
+
+
+def _jointly(objective: LeaveOneOutObjective, **kwargs: Any) -> None:
+    """BoTorch's L-BFGS-B on the sum over a batch: left to itself it would take the models of a batch apart."""
+    parameters = {name: p for name, p in objective.named_parameters() if p.requires_grad}
+    fit_gpytorch_mll_scipy(objective, closure=get_loss_closure_with_grads(objective, parameters), **kwargs)
 
 
 def _is_separable(model: SingleTaskRCGP) -> bool:

@@ -55,8 +55,8 @@ def weigh(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, weight
     threshold = None
     if weight is None:
         with torch.no_grad():
-            _, mean, _, threshold = trim(K.detach(), residual.detach(), row_noise.detach())
-        weight = Plateau(mean, threshold)
+            trimmed = trim(K.detach(), residual.detach(), row_noise.detach())
+        weight, threshold = Plateau(trimmed.mean, trimmed.threshold), trimmed.threshold
     noise = row_noise.mean(dim=-1)  # σ², where it is not known for each row
     w, slope = weight(residual, inputs, noise), weight.slope(residual, inputs, noise)
     pseudo = pseudo_data(residual, w, slope, torch.ones_like(noise), row_noise.reciprocal())

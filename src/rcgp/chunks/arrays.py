@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rcgp.chunks.chunk import Chunk, Chunks, Piece, checked, default_rows, rows_of
+from rcgp.chunks.chunk import Chunk, Chunks, Piece, checked, default_rows, names_of, rows_of
 
 __all__ = ["ArrayChunks"]
 
@@ -27,7 +27,7 @@ class ArrayChunks(Chunks):
     def __init__(self, X: Any, y: Any, sample_weight: Any = None, rows: int | None = None) -> None:
         self._size = rows_of(X, "X", 2)
         self.columns = int(X.shape[1])
-        self.names = tuple(map(str, X.columns)) if hasattr(X, "columns") else None
+        self.names = names_of(X)
         if not self._size or not self.columns:
             raise ValueError(f"X is empty: it has {self._size} rows and {self.columns} columns")
         for values, name in ((y, "y"), (sample_weight, "sample_weight")):

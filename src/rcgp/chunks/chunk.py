@@ -13,7 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Chunk", "Chunks", "Piece", "checked", "default_rows", "rows_of", "split"]
+__all__ = [
+    "Chunk",
+    "Chunks",
+    "Piece",
+    "check_finite",
+    "checked",
+    "default_rows",
+    "names_of",
+    "rows_of",
+    "split",
+    "unreadable_column",
+    "wanted_shape",
+]
 
 # A chunk has at most this many rows, and at most this many bytes of inputs.
 _ROWS, _BYTES = 16_384, 32 * 2**20
@@ -44,7 +56,7 @@ class Chunks(Protocol):
 
     Attributes:
         columns: the number of features, d.
-        names: of the features, where they have any.
+        names: of the features, where they have any: all of them text, and none twice.
     """
 
     columns: int
@@ -77,8 +89,29 @@ def rows_of(values: Any, name: str, ndim: int) -> int:
     shape = tuple(values.shape)
     if len(shape) == ndim:
         return int(shape[0])
-    wanted = "n x d, with rows and columns" if ndim == 2 else "n, one number for each row"
-    raise ValueError(f"{name} must have shape {wanted}, got {shape}")
+    raise ValueError(f"{name} must have shape {wanted_shape(ndim)}, got {shape}")
+
+
+def wanted_shape(ndim: int) -> str:
+    """The shape of inputs, of two dimensions, or of observations, of one, for a message."""
+    return "n x d, with rows and columns" if ndim == 2 else "n, one number for each row"
+
+
+def names_of(X: Any) -> tuple[str, ...] | None:
+    """The names of the columns of a data frame, by the rule of scikit-learn: only text is a name.
+
+    ``None`` for an array, and where no column is called by a text. Some of either, or the same name twice, is refused.
+    """
+    labels = list(getattr(X, "columns", ()))
+    text = [isinstance(label, str) for label in labels]
+    if not any(text):
+        return None
+    if not all(text):
+        raise TypeError(f"the columns of X must all be called by text, or none, got {labels}")
+    twice = next((label for i, label in enumerate(labels) if label in labels[:i]), None)
+    if twice is not None:
+        raise ValueError(f"X has more than one column {twice!r}: give each a name of its own")
+    return tuple(map(str, labels))
 
 
 def checked(
@@ -98,7 +131,7 @@ def checked(
     if X.shape[1] != columns:
         raise ValueError(f"X must have {columns} columns in all rows, got {X.shape[1]} from row {first} on")
     inputs = _numbers(X, "X", first, names)
-    _check_finite(inputs, "X", first, names)
+    check_finite(inputs, "X", first, names)
     targets = _per_row(y, "y", b, first)
     if sample_weight is None:
         return Chunk(inputs, targets, None, first)
@@ -123,7 +156,7 @@ def _per_row(values: Any, name: str, count: int, first: int) -> Tensor:
     if got != count:
         raise ValueError(f"X and {name} must have the same number of rows, got {count} and {got} from row {first} on")
     tensor = _numbers(values, name, first, None)
-    _check_finite(tensor, name, first, None)
+    check_finite(tensor, name, first, None)
     return tensor
 
 
@@ -138,7 +171,7 @@ def _numbers(values: Any, name: str, first: int, names: tuple[str, ...] | None) 
     except (TypeError, ValueError) as error:
         where = f"rows {first} to {first + len(values) - 1}"
         if values.ndim == 2 and values.shape[1] > 1:
-            where += _unreadable_column(values, names)
+            where += f", column {unreadable_column(values, names)}"
         raise ValueError(f"{name} cannot be read as numbers in {where}: {error}") from None
 
 
@@ -155,26 +188,37 @@ def _array(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array(values, dtype=np.float64, order="C")
 
 
-def _unreadable_column(values: Any, names: tuple[str, ...] | None) -> str:
-    """Which column cannot be read, for a message."""
+def unreadable_column(values: Any, names: tuple[str, ...] | None) -> str:
+    """Which column of an array or data frame cannot be read as numbers, for a message."""
     for column in range(values.shape[1]):
         try:
             _array(values.iloc[:, column] if hasattr(values, "iloc") else values[:, column])
         except (TypeError, ValueError):
-            return f", column {_label(column, names)}"
-    return ""
+            return _label(column, names)
+    return "not known"
 
 
-def _check_finite(values: Tensor, name: str, first: int, names: tuple[str, ...] | None) -> None:
-    """Raise a ValueError that names the first row, and column, that is NaN or infinite."""
+def check_finite(values: Tensor, name: str, first: int, names: tuple[str, ...] | None, of: str = "") -> None:
+    """Raise a ValueError that names the first row, and column, that is NaN or infinite.
+
+    Args:
+        values: ``b`` or ``b x d`` numbers.
+        name: the argument's name.
+        first: the number of the first row.
+        names: of the columns, where they have any.
+        of: what rows are counted in, if that is not the whole.
+    """
     if bool(values.sum().isfinite()):  # one pass and no copy; a sum that overflows is looked at again below
         return
     bad = (~values.isfinite()).nonzero()
     if not len(bad):
         return
     row, *column = bad[0].tolist()
-    where = f"row {first + row}" + "".join(f", column {_label(c, names)}" for c in column)
+    where = f"row {first + row}{of}" + "".join(f", column {_label(c, names)}" for c in column)
     value = str(float(values[tuple(bad[0])])).replace("nan", "NaN")
+    many = len(set(bad[:, 0].tolist()))
+    if many > 1:  # as far as it was read
+        where += f" ({many} bad rows among {first} to {first + len(values) - 1})"
     raise ValueError(f"{name} has {value} in {where}; drop or impute such rows")
 
 

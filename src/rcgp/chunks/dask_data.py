@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rcgp.chunks.chunk import Chunk, Chunks, Piece, checked, default_rows, split
+from rcgp.chunks.chunk import Chunk, Chunks, Piece, checked, default_rows, names_of, split, wanted_shape
 
 try:
     import dask
@@ -38,7 +38,7 @@ class DaskChunks(Chunks):
             if values is not None:
                 _check_kind(values, name, ndim)
         self._collections = [values for values in (X, y, sample_weight) if values is not None]
-        self.names = tuple(map(str, X.columns)) if hasattr(X, "columns") else None
+        self.names = names_of(X)
         self.columns = int(X.shape[1])
         if not self.columns:
             raise ValueError("X is empty: it has no columns")
@@ -104,8 +104,7 @@ def _check_kind(values: Any, name: str, ndim: int) -> None:
             f"use dask.array.from_array({name})"
         )
     if values.ndim != ndim:
-        wanted = "n x d, with rows and columns" if ndim == 2 else "n, one number for each row"
-        raise ValueError(f"{name} must have shape {wanted}, got {values.ndim} dimensions")
+        raise ValueError(f"{name} must have shape {wanted_shape(ndim)}, got {values.ndim} dimensions")
     if _is_array(values):
         if ndim == 2 and isnan(values.shape[1]):
             raise ValueError(f"{name} has an unknown number of columns; use {name}.compute_chunk_sizes()")

@@ -35,6 +35,9 @@ _BRANCHES = 8
 # Seconds between two looks at the connection, and for how many it may be broken.
 _LOOK, _BROKEN = 0.5, 5.0
 
+# Seconds for which a cluster that had workers may be without any: a nanny starts a new one within two or three.
+_DESERTED = 8.0
+
 
 def current_client() -> Client | None:
     """The client that is Dask's default at present, if there is one."""
@@ -50,7 +53,9 @@ class DaskEngine(Engine):
     The rows are read, checked and kept on the workers when they are first needed, until the chunks or the engine are
     gone. A call sends its task to the cluster once. The results are added on the workers, eight at a time in an order
     that depends on the blocks alone, so that repeated runs agree to the last bit. Where a worker dies, Dask computes
-    anew what it held: its rows from their graph, and the task, which is a part of the graph too.
+    anew what it held: its rows from their graph, and the task, which is a part of the graph too. A scheduler that is
+    gone is a RuntimeError within seconds, and so is a cluster that has lost all its workers. One that never had any is
+    waited for, as Dask does: they may still be on their way.
 
     Args:
         client: a ``distributed.Client``; it belongs to the caller and is not closed.
@@ -60,7 +65,10 @@ class DaskEngine(Engine):
         if not isinstance(client, Client) or client.asynchronous:
             raise TypeError(f"client must be a distributed.Client that is not asynchronous, got {client!r}")
         self._client = client
-        self._address = "its address" if client.scheduler is None else client.scheduler.address
+        # A client that was closed has forgotten it.
+        address = "" if client.scheduler is None else f" at {client.scheduler.address}"
+        self._scheduler = f"the Dask scheduler{address}"
+        self._had_workers = False
         self._held: WeakKeyDictionary[Chunks, tuple[list[Future], int]] = WeakKeyDictionary()
 
     def collect(self, task: Callable[[Chunk], T], chunks: Chunks) -> list[T]:
@@ -80,7 +88,7 @@ class DaskEngine(Engine):
     def _work(self, task: Callable[[Chunk], T], chunks: Chunks, gather: Callable[..., Any]) -> list[Future]:
         """Futures of what the task gives for each block."""
         if self._client.status not in ("running", "connecting"):
-            raise RuntimeError(f"the Dask scheduler at {self._address} is gone: the client is {self._client.status}")
+            raise RuntimeError(f"{self._scheduler} is gone: the client is {self._client.status}")
         blocks, rows = self._blocks(chunks)
         # A part of the graph, unlike data that are scattered, survives the death of every worker. It may be large.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
@@ -120,11 +128,11 @@ class DaskEngine(Engine):
         return blocks
 
     def _values(self, futures: Sequence[Future], chunks: Chunks | None = None) -> list[Any]:
-        """The results; or the error of a task as it was raised, or a RuntimeError if the scheduler is gone.
+        """The results; or the error of a task as it was raised, or a RuntimeError if scheduler or workers are gone.
 
         After an error, or an interrupt, these futures are cancelled, and so are rows that are still to be read.
         """
-        coroutine = _gathered(self._client, futures)
+        coroutine = self._gathered(futures)
         gathered = asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
         try:
             well = time.monotonic()
@@ -135,10 +143,49 @@ class DaskEngine(Engine):
                     raise _LostError("the connection is broken")
             return gathered.result()
         except _LostError as error:
-            raise RuntimeError(f"the Dask scheduler at {self._address} is gone: {error}") from None
+            raise RuntimeError(f"{self._scheduler} is gone: {error}") from None
         except BaseException:
             self._let_go(futures, chunks)
             raise
+
+    async def _gathered(self, futures: Sequence[Future]) -> list[Any]:
+        """The results, in the loop of the client: there it is told at once that the connection is lost."""
+        gathering = asyncio.ensure_future(self._client.gather(list(futures), asynchronous=True))
+        watching = asyncio.ensure_future(self._deserted())
+        try:
+            await asyncio.wait({gathering, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not gathering.done():
+                watching.result()  # its own error, if it had one
+                raise RuntimeError(
+                    f"the Dask cluster has lost all its workers: {self._scheduler} had none for {_DESERTED:g} seconds"
+                )
+            values: list[Any] = gathering.result()
+        except CommClosedError:
+            raise _LostError("the connection was closed") from None
+        except concurrent.futures.CancelledError as error:
+            if getattr(error, "reason", None) == "scheduler-connection-lost" or self._client.status != "running":
+                raise _LostError("the connection was lost") from None
+            raise RuntimeError(f"the work was cancelled: {error}") from None
+        finally:
+            watching.cancel()
+            # Not cancelled: it ends when its futures are let go of. Nobody is left then to hear of its error.
+            gathering.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return values
+
+    async def _deserted(self) -> None:
+        """Ends when a cluster that had workers has been without any for too long."""
+        well = time.monotonic()
+        while True:
+            workers: dict[str, int] | None = None  # not known; a scheduler that is gone is found out elsewhere
+            if self._client.status == "running":
+                with suppress(OSError):
+                    workers = await self._client.scheduler.ncores(workers=None)
+            self._had_workers = self._had_workers or bool(workers)
+            if workers or workers is None or not self._had_workers:
+                well = time.monotonic()
+            elif time.monotonic() - well > _DESERTED:
+                return
+            await asyncio.sleep(_LOOK)
 
     def _let_go(self, futures: Sequence[Future], chunks: Chunks | None) -> None:
         """Release futures, and the rows if they are not all read yet: the scheduler drops what no one waits for.
@@ -153,19 +200,6 @@ class DaskEngine(Engine):
 
 class _LostError(Exception):
     """The scheduler cannot be reached."""
-
-
-async def _gathered(client: Client, futures: Sequence[Future]) -> list[Any]:
-    """The results, in the loop of the client: there it is told at once that the connection is lost."""
-    try:
-        values: list[Any] = await client.gather(list(futures), asynchronous=True)
-    except CommClosedError:
-        raise _LostError("the connection was closed") from None
-    except concurrent.futures.CancelledError as error:
-        if getattr(error, "reason", None) == "scheduler-connection-lost" or client.status != "running":
-            raise _LostError("the connection was lost") from None
-        raise RuntimeError(f"the work was cancelled: {error}") from None
-    return values
 
 
 def _taken(task: Parcel[T]) -> Parcel[T]:

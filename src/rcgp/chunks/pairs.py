@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rcgp.chunks.chunk import Chunk, Chunks, Piece, checked, default_rows, rows_of, split
+from rcgp.chunks.chunk import Chunk, Chunks, Piece, checked, default_rows, names_of, rows_of, split
 
 __all__ = ["PairChunks", "as_array"]
 
@@ -47,7 +47,8 @@ class PairChunks(Chunks):
         if first is None or not first.shape[1]:
             raise ValueError("X is empty: no pair in it has a row and a column")
         self.columns = int(first.shape[1])
-        self.names = tuple(map(str, first.columns)) if hasattr(first, "columns") else None
+        self.names = names_of(first)
+        self._labels = _labels(first)
         self.rows = default_rows(self.columns, rows)
 
     def __len__(self) -> int:
@@ -70,7 +71,18 @@ class PairChunks(Chunks):
             )
 
     def _read(self, parts: tuple[Any, Any, Any], first: int) -> Iterator[Chunk]:
+        labels = _labels(parts[0])
+        if labels != self._labels and parts[0].shape[1] == self.columns:  # of another width is said by the check
+            raise ValueError(
+                f"the columns of X must be those of the first pair, {self._labels or 'without names'}, got "
+                f"{labels or 'none with names'} from row {first} on: give each pair the same columns in the same order"
+            )
         return split(checked(*parts, first, self.columns, self.names), self.rows)
+
+
+def _labels(X: Any) -> list[Any] | None:
+    """What the columns of a data frame are called; of an array nothing."""
+    return list(X.columns) if hasattr(X, "columns") else None
 
 
 def _parts(pair: Any) -> tuple[Any, Any, Any]:

@@ -117,6 +117,12 @@ def _files(paths: str | Path | Sequence[str | Path]) -> list[str]:
             raise FileNotFoundError(f"X: there is no file {name!r}, nor one that fits it as a pattern")
         found += fitting
     for name in found:
+        if any(suffix in (".csv", ".tsv", ".txt") for suffix in Path(name).suffixes):
+            raise ValueError(
+                f"X: {name!r} is text, and only Parquet files are read in pieces: read it with pandas, by chunksize= "
+                "if it is large (its chunks become pairs (X, y) of an object whose iter() starts again), or use "
+                "'rcgp fit'"
+            )
         if Path(name).is_dir():
             raise IsADirectoryError(f"X: {name!r} is a folder; give its files, as in '{name}/*.parquet'")
     if not found:
@@ -147,6 +153,7 @@ def _columns(path: str) -> list[str]:
 def _check_columns(path: str, names: tuple[str, ...]) -> None:
     """Raise a ValueError unless each of these columns is there, once, and numeric."""
     _, schema = _metadata(path)
+    others = []
     for name in names:
         if schema.names.count(name) != 1:
             known = ", ".join(map(repr, schema.names))
@@ -155,6 +162,8 @@ def _check_columns(path: str, names: tuple[str, ...]) -> None:
         kind = schema.field(name).type
         tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
         if not any(test(kind) for test in tests):
-            raise ValueError(
-                f"column {name!r} of {path} is of type {kind}, not numbers; leave it out by features=[...]"
-            )
+            others.append(f"{name!r} ({kind})")
+    if others:
+        raise ValueError(
+            f"{path} has columns that are not numbers: {', '.join(others)}; name those to take by features=[...]"
+        )

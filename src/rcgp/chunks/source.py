@@ -11,7 +11,7 @@ from rcgp.chunks.chunk import Chunks
 from rcgp.chunks.engines import Engine, Serial, Threads
 from rcgp.chunks.pairs import PairChunks, as_array
 
-__all__ = ["chunks_of", "engine_for"]
+__all__ = ["check_kind", "chunks_of", "engine_for"]
 
 
 def chunks_of(
@@ -49,6 +49,7 @@ def chunks_of(
         return ParquetChunks(X, y, sample_weight, features, rows)
     if features is not None:
         raise TypeError("features= is for Parquet files; select the columns of X before")
+    check_kind(X, y)
     if y is not None:
         if hasattr(X, "__dask_graph__"):
             from rcgp.chunks.dask_data import DaskChunks
@@ -64,6 +65,28 @@ def chunks_of(
     if sample_weight is not None:
         raise TypeError("of pairs (X, y) the sample_weight is the third member: pass triples (X, y, sample_weight)")
     return PairChunks(X, rows)
+
+
+def check_kind(X: Any, y: Any) -> None:
+    """Raise a TypeError for mistakes that are easily made with rows that are no Parquet files, saying what to do."""
+    pairs = "chunks are pairs (X, y), as in fit([(X1, y1), (X2, y2)])"
+    if callable(X) and not hasattr(X, "shape"):
+        raise TypeError(
+            f"X is a function: {pairs}; for more than memory holds give an object whose __iter__ calls the function"
+        )
+    if isinstance(y, str):
+        where = f"X[{y!r}]" if hasattr(X, "columns") else "an array"
+        raise TypeError(
+            f"y is the name {y!r}, which is for Parquet files, and X a {type(X).__name__}: give y as {where}, and X "
+            "without it"
+        )
+    if y is None:
+        return
+    items = X if isinstance(X, list | tuple) else ()
+    in_pieces = bool(items) and all(_is_table(item) or (_is_pair(item) and _is_table(item[0])) for item in items)
+    read_once = isinstance(X, Iterable) and not any(hasattr(X, name) for name in ("__len__", "shape", "__array__"))
+    if in_pieces or read_once:
+        raise TypeError(f"X is in pieces and y is given, too: {pairs}; leave y out")
 
 
 def engine_for(chunks: Chunks, *, client: Any = None, threads: int | None = None) -> Engine:
@@ -92,3 +115,12 @@ def engine_for(chunks: Chunks, *, client: Any = None, threads: int | None = None
 
 def _is_path(value: Any) -> bool:
     return isinstance(value, str | Path)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) in (2, 3)
+
+
+def _is_table(value: Any) -> bool:
+    """Whether it has rows and columns."""
+    return len(getattr(value, "shape", ())) == 2

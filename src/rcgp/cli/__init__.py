@@ -6,6 +6,7 @@
 ``fitting``   from a file to a fitted model, with progress.
 ``printing``  what the commands show.
 ``predicting`` from a saved model and a file to predictions.
+``optimise``  a program of the user's, optimised although some of its answers are wrong.
 ``reproduce`` the paper's tables and figures.
 ``demo``      a plain and a robust GP on made-up data with outliers.
 """

@@ -140,6 +140,10 @@ def outliers(
     features: Features = None,
     exclude: Exclude = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")] = False,
+    top: Annotated[
+        int | None, typer.Option(min=0, help="Show only so many rows, the most suspicious.", show_default="all")
+    ] = None,
+    only_flagged: Annotated[bool, typer.Option("--only-flagged", help="Show only rows that are flagged.")] = False,
     missing: MissingOption = Missing.error,
     centre: CentreOption = Centre.adaptive,
     weight: WeightOption = None,
@@ -151,7 +155,7 @@ def outliers(
     fit_rows: FitRows = None,
     seed: Seed = 0,
 ) -> None:
-    """Show every row with its weight, residual and flag, the most suspicious first.
+    """Show every row, or only some, with its weight, residual and flag, the most suspicious first.
 
     Residuals are from the prediction by all other rows, also in standard deviations; a row that gets no trust
     and that lies beyond 5 of them, or more in a table of few rows, is flagged. The exit code is 0 whether or not
@@ -167,6 +171,7 @@ def outliers(
     )
     fitted = fit_table(data, options, _messages())
     rows = suspicion(fitted.model, fitted.y)
+    rows = (rows[rows["outlier"]] if only_flagged else rows).head(len(rows) if top is None else top)
     print_notices(fitted.notices, _messages())
     if as_json:
         content = {"target": target, "rows": rows.to_dict(orient="records"), "notices": fitted.notices}
@@ -249,6 +254,48 @@ def reproduce(
     )
     if page is not None:
         _results().print(str(page), markup=False, soft_wrap=True)
+
+
+@app.command()
+def optimise(
+    command: Annotated[
+        str,
+        typer.Option(
+            help="Program with its arguments, run once for each evaluation: parameters as a JSON object on its "
+            "standard input, a number as the last line of its standard output.",
+            show_default=False,
+        ),
+    ],
+    parameter: Annotated[
+        list[str], typer.Option(metavar="NAME:LOW:HIGH", help="A parameter; one option for each.", show_default=False)
+    ],
+    budget: Annotated[int, typer.Option(min=1, help="Evaluations in all, those in the trace included.")] = 50,
+    maximise: Annotated[bool, typer.Option("--maximise", help="Look for the maximum, not the minimum.")] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="File of all evaluations, from which the same command goes on.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of everything random.", show_default="the trace's, or any")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds after which an evaluation has failed.", show_default="none")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")] = False,
+) -> None:
+    """Find the parameters with which a program gives the smallest number, although some numbers are wrong.
+
+    Bayesian optimisation with the robust model. An evaluation that ends with an error, takes too long or gives no
+    number is recorded and skipped; it counts towards the budget. Evaluations that do not fit the others are listed at
+    the end. The exit code is 1 where none has a value.
+
+    Example: [bold]rcgp optimise --command "python bake.py" --parameter heat:150:250 --parameter minutes:10:60 --trace
+    bread.jsonl[/bold]
+    """
+    from rcgp.cli.optimise import optimise_program, print_found
+
+    result = optimise_program(command, parameter, budget, maximise, seed, trace, timeout, _messages())
+    print_found(result, _results(), as_json)
 
 
 @app.command()

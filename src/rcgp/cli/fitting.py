@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +18,9 @@ from sklearn.exceptions import ConvergenceWarning
 from rcgp import AdaptiveReport, FitError
 from rcgp.cli.options import Choice, Options, many
 from rcgp.estimator import RCGPRegressor, SparseRCGPRegressor
+from rcgp.estimator.intervals import IntervalWarning, doubt_of
 from rcgp.table import Encoding, TableError, encode, learn_encoding, read_table
+from rcgp.training.memory import available_memory, gigabytes, inducing_bytes
 
 __all__ = ["Fitted", "Regressor", "fit_plain", "fit_table"]
 
@@ -73,6 +73,7 @@ def _fit(model: Regressor, X: pd.DataFrame, y: pd.Series[float], console: Consol
     """Fit, with progress on a terminal; a fit that fails names the row of the file."""
     with _progress(console, title) as report, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
+        warnings.simplefilter("ignore", IntervalWarning)  # a notice says so
         try:
             model.set_params(progress=report).fit(X, y)
         except FitError as error:
@@ -110,44 +111,19 @@ def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
 def _check_memory(rows: int, choice: Choice, options: Options) -> None:
     """Refuse, before it begins, a fit that needs more memory than there is."""
     searched = min(rows, choice.fit_rows)
-    search, model = (8 * _SEARCH_MATRICES * searched**2, 8 * _MODEL_MATRICES * rows**2)
-    if choice.sparse or search > model:
-        what, needed = f"to choose hyperparameters on {many(searched)} rows takes", search
-        remedy = "lower --fit-rows"
+    search = 8 * _SEARCH_MATRICES * searched**2
+    if choice.sparse:
+        model = inducing_bytes(choice.inducing, rows)
+        what, remedy = f"a sparse fit with {many(choice.inducing)} inducing points needs", "lower --inducing"
     else:
-        what, needed = f"an exact fit of {many(rows)} rows needs", model
+        model = round(8 * _MODEL_MATRICES * rows**2)
+        what = f"an exact fit of {many(rows)} rows needs"
         remedy = "leave --exact out" if options.sparse is False else "add --sparse"
-    free = _available_memory()
+    if search > model:
+        what, remedy = f"to choose hyperparameters on {many(searched)} rows takes", "lower --fit-rows"
+    needed, free = max(search, model), available_memory()
     if free is not None and needed > free:
-        raise TableError(f"{what} about {_gigabytes(needed)} GB of memory, and {_gigabytes(free)} are free: {remedy}")
-
-
-def _gigabytes(size: float) -> str:
-    return many(round(size / 1e9)) if size >= 1e10 else f"{size / 1e9:.1f}"
-
-
-def _available_memory() -> int | None:
-    """Free memory in bytes, within the limit of a container if there is one; None where the system does not say.
-
-    Where it only says how much memory there is, that.
-    """
-    free = []
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    if not free:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # each for some system
-            free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with contextlib.suppress(OSError, ValueError):
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current"))
-        free.append(int(limit) - int(used) + _forgettable())
-    return min(free, default=None)
-
-
-def _forgettable() -> int:
-    """Bytes of files that the system keeps in a container's memory only as long as nobody needs it."""
-    lines = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+        raise TableError(f"{what} about {gigabytes(needed)} GB of memory, and {gigabytes(free)} are free: {remedy}")
 
 
 def _choice_notices(model: Regressor, rows: int, choice: Choice, options: Options) -> list[str]:
@@ -166,34 +142,47 @@ def _choice_notices(model: Regressor, rows: int, choice: Choice, options: Option
 
 def _fit_notices(model: Regressor, y: pd.Series[float]) -> list[str]:
     """What the numbers of a fit say about the fit itself."""
+    doubt = doubt_of(model.model_) if isinstance(model, SparseRCGPRegressor) else None
+    notices = [] if doubt is None else [f"{doubt}; raise --inducing, or --fit-rows"]
     if isinstance(model.fit_report_, AdaptiveReport):  # whose variances are calibrated
         if model.fit_report_.settled:
-            return []
-        return ["which rows are trusted still changed in the last round of the fit: look at those that are flagged"]
+            return notices
+        return [
+            *notices,
+            "which rows are trusted still changed in the last round of the fit: look at those that are flagged",
+        ]
     typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / 0.6745
     if typical < 1 / 3 and model.outliers_.any() and model.noise_variance_ > 1e-6 * float(y.var()):
-        return [
+        notices.append(
             f"outliers have inflated the fitted noise: errors are typically {typical:.2g} of what the model expects, "
             "so intervals are too wide; a fit without the flagged rows narrows them"
-        ]
-    return []
+        )
+    return notices
 
 
 class _Report:
-    """A callback that moves a progress bar with each evaluation of the objective."""
+    """A callback that moves a progress bar with each evaluation of the objective, and each chunk of a sparse fit."""
 
     def __init__(self, progress: Progress, title: str) -> None:
-        self._progress, self._title = progress, title
+        self._progress, self._title, self._step = progress, title, ""
         self._task = progress.add_task(title, total=None)
 
     def __call__(self, evaluations: int, best: float) -> None:
-        text = f"{self._title}: {evaluations} evaluations, objective {best:.6g}"
+        text = f"{self._title}{self._step}: {evaluations} evaluations, objective {best:.6g}"
         self._progress.update(self._task, description=text)
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        """A step of a sparse fit, and how many rows it has gone through of how many; 0 where that is not known."""
+        self._step = f", {name}"
+        rows = f": {many(done)} of {many(total)} rows" if total else ""
+        self._progress.update(
+            self._task, description=f"{self._title}{self._step}{rows}", completed=done, total=total or None
+        )
 
 
 @contextmanager
 def _progress(console: Console, title: str) -> Iterator[_Report | bool]:
-    """A bar that pulses (nobody knows how many evaluations there will be) and goes away at the end.
+    """A bar that goes away at the end. It pulses where nobody knows how much there will be: of evaluations.
 
     Where nobody looks, in a pipe or a file, there is none.
     """

@@ -253,7 +253,8 @@ Splits = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Repetitions of each configuration; at most 10 in table2, and one in figures and with --quick.",
+        help="Repetitions of each configuration; at most 10 in table2, table_sparse and figure_sparse, and one in "
+        "other figures and with --quick.",
         show_default="50",
     ),
 ]

@@ -61,17 +61,26 @@ def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
     model, y = fitted.model, fitted.y
     rows = suspicion(model, y)
     error = rows["residual"].abs()
-    covered = float((np.abs(y.to_numpy() - model.loo_mean_) <= NORMAL_95 * model.loo_std_).mean())
+    covered = np.abs(y.to_numpy() - model.loo_mean_) <= NORMAL_95 * model.loo_std_
+    of_all, of_good = float(covered.mean()), float(covered[~model.outliers_].mean())
     flagged = int(rows["outlier"].sum())
     report = model.fit_report_
-    sparse = [("inducing points", f"{len(model.inducing_points_)}")] if isinstance(model, SparseRCGPRegressor) else []
+    sparse, errors = [], []
+    if isinstance(model, SparseRCGPRegressor):
+        sparse = [("inducing points", f"{len(model.inducing_points_)}")]
+        typical = number(model.model_.trusted_spread)
+        errors = [("errors of trusted rows", f"{typical} of what is expected; less than 1: intervals are wide")]
     facts = (
         ("rows used", f"{len(y)}"),
         *sparse,
         ("target", printable(y.name)),
         ("noise", f"standard deviation {number(model.noise_variance_**0.5)}"),
         ("leave-one-out error", f"absolute: median {number(error.median())}, mean {number(error.mean())}"),
-        ("leave-one-out coverage", f"{covered:.1%} of the rows lie in their 95 % interval"),
+        (
+            "leave-one-out coverage",
+            f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all",
+        ),
+        *errors,
         ("suspicious rows", f"{flagged} flagged"),
         ("optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"),
     )

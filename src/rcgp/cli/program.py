@@ -59,7 +59,7 @@ def _command_of(arguments: Sequence[str]) -> str:
     known = [
         argument
         for argument in arguments[:1]
-        if argument in ("fit", "predict", "outliers", "report", "reproduce", "demo")
+        if argument in ("fit", "predict", "outliers", "report", "optimise", "reproduce", "demo")
     ]
     return f"{known[0]} " if known else ""
 

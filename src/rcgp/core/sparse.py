@@ -36,6 +36,7 @@ __all__ = [
     "Moments",
     "SparsePosterior",
     "Statistics",
+    "block_rows",
     "condition_sparse",
     "leave_one_out_sparse",
     "moments",
@@ -46,8 +47,14 @@ __all__ = [
     "whiten",
 ]
 
+# Rows are taken in blocks of an m x b matrix of so many entries: 4 MB in float64, of which a few are in use at a time.
+# Blocks of 16 MB are given back to the system and fetched anew, page by page, which can take a third of a pass.
+# But so many rows at least: sums of m x m matrices, once for each block, are to cost little beside their products.
+_BLOCK_ENTRIES, _BLOCK_ROWS = 2**19, 1024
 # Of a symmetric product only the lower part is computed, in so many blocks of rows.
 _BLOCKS = 4
+# Squares are summed over so many rows of an m x n matrix at a time, which stay in cache.
+_SLAB = 64
 
 
 @dataclass(frozen=True)
@@ -140,19 +147,36 @@ class SparsePosterior:
         return V, whiten(self.L_B, V)
 
 
-def whiten(L: Tensor, K_uf: Tensor) -> Tensor:
-    """V = L⁻¹ K_uf: columns v_i, ``... x m x n``. Cost m²n."""
-    V: Tensor = torch.linalg.solve_triangular(L, K_uf, upper=False)
+def block_rows(m: int) -> int:
+    """How many rows to take at a time with m inducing points."""
+    return max(_BLOCK_ROWS, _BLOCK_ENTRIES // m)
+
+
+def whiten(L: Tensor, K_uf: Tensor, overwrite: bool = False) -> Tensor:
+    """V = L⁻¹ K_uf: columns v_i, ``... x m x n``, stored as K_uf is. Cost m²n.
+
+    Args:
+        L: ``m x m`` Cholesky factor.
+        K_uf: ``... x m x n`` kernel between the inducing points and the rows.
+        overwrite: V may take the memory of K_uf, if that is stored by rows. Not for gradients.
+    """
+    V: Tensor
+    if K_uf.stride(-1) == 1:
+        # LAPACK has matrices stored by columns. Solving Vᵀ Lᵀ = K_ufᵀ saves turning one that is stored by rows.
+        out = K_uf.mT if overwrite else None
+        V = torch.linalg.solve_triangular(L.mT, K_uf.mT, upper=True, left=False, out=out).mT
+    else:
+        V = torch.linalg.solve_triangular(L, K_uf, upper=False)
     return V
 
 
-def statistics(V: Tensor, pseudo: PseudoData, prior_variance: Tensor) -> Statistics:
+def statistics(V: Tensor, pseudo: PseudoData, unseen: Tensor) -> Statistics:
     """The statistics of rows.
 
     Args:
         V: ``m x n`` columns v_i = L⁻¹ k_u(x_i).
         pseudo: pseudo-data of the n rows.
-        prior_variance: ``n`` kernel of each row with itself.
+        unseen: ``n`` prior variance k(x_i, x_i) − v_iᵀ v_i that the inducing points do not see.
 
     Returns:
         The statistics. Cost about 1.25 m²n; one m x n matrix besides V.
@@ -163,7 +187,7 @@ def statistics(V: Tensor, pseudo: PseudoData, prior_variance: Tensor) -> Statist
         gram=_gram(scaled),
         moment=scaled @ (s * z),
         energy=(s * z).square().sum(),
-        unseen=(s.square() * unseen_variance(V, prior_variance)).sum(),
+        unseen=(s.square() * unseen).sum(),
         log_precision=s.log().sum(),
         rows=V.shape[1],
     )
@@ -202,7 +226,7 @@ def moments(posterior: SparsePosterior, V: Tensor) -> Moments:
         V: ``m x n`` columns v_i.
     """
     W = whiten(posterior.L_B, V)  # m x n
-    return Moments(posterior.root @ W, W.square().sum(dim=0))
+    return Moments(posterior.root @ W, _squared_norms(W))
 
 
 def leave_one_out_sparse(moments: Moments, pseudo: PseudoData, unseen: Tensor) -> LeaveOneOut:
@@ -231,7 +255,15 @@ def weighted_gram(V: Tensor, weight: Tensor) -> Tensor:
 
 def unseen_variance(V: Tensor, prior_variance: Tensor) -> Tensor:
     """k(x_i, x_i) − v_iᵀ v_i, not below zero: ``n``."""
-    return (prior_variance - V.square().sum(dim=0)).clamp_min(0.0)
+    return (prior_variance - _squared_norms(V)).clamp_min(0.0)
+
+
+def _squared_norms(V: Tensor) -> Tensor:
+    """v_iᵀ v_i of the columns, ``n``."""
+    total = V.new_zeros(V.shape[1])
+    for start in range(0, V.shape[0], _SLAB):
+        total = total + V[start : start + _SLAB].square().sum(dim=0)
+    return total
 
 
 def _gram(V: Tensor) -> Tensor:
@@ -245,6 +277,6 @@ def _symmetric_product(left: Tensor, right: Tensor) -> Tensor:
     product = left.new_empty(m, m)
     for start in range(0, m, size):
         rows = slice(start, min(start + size, m))
-        product[rows, : rows.stop] = left[rows] @ right[: rows.stop].mT
+        torch.mm(left[rows], right[: rows.stop].mT, out=product[rows, : rows.stop])
         product[:start, rows] = product[rows, :start].mT
     return product

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rcgp.chunks import Chunk
+from rcgp.chunks.chunk import check_finite
+from rcgp.estimator.contract import as_tensor
 from rcgp.estimator.outliers import flagged, outlier_scores
 from rcgp.models.posterior import PosteriorProcess
-from rcgp.models.validation import check_finite
 from rcgp.training import AdaptiveReport
 from rcgp.training.chunked import ChunkedFit
 
@@ -62,17 +64,19 @@ class Predict:
         process: the posterior.
         noise: added to each variance; ``None`` asks for means.
         names: of the features, where they have any, for errors.
+        unread: whether the blocks are read when they are predicted, and so not yet checked.
     """
 
     process: PosteriorProcess
     noise: float | None
-    names: Any = None
+    names: tuple[str, ...] | None = None
+    unread: bool = False
 
     def __call__(self, block: Any) -> Array:
         """``q x d`` inputs to ``q`` values. Cost O(mq), or O(m²q) for standard deviations."""
-        # A copy where the array is read-only, which torch does not know.
-        inputs = torch.from_numpy(np.require(block, dtype=np.float64, requirements=["C", "W"]))
-        check_finite(inputs, "X", self.names)
+        inputs = block if isinstance(block, Tensor) else as_tensor(block)
+        if self.unread:
+            check_finite(inputs, "X", 0, self.names, of=" of its block")
         with torch.no_grad():
             if not len(inputs):
                 return np.empty(0)

@@ -59,6 +59,8 @@ def describe_sparse(estimator: SparseRCGPRegressor, tensors: dict[str, Tensor]) 
         rows=fitted.rows,
         fitted_rows=fitted.fitted_rows,
         spread=with_text(fitted.spread),
+        trusted_spread=with_text(fitted.trusted_spread),
+        unseen=with_text(fitted.unseen),
         seconds=fitted.seconds,
     )
     return {"model": description}
@@ -83,6 +85,8 @@ def rebuild_sparse(estimator: SparseRCGPRegressor, description: dict[str, Any], 
         rows=int(model["rows"]),
         fitted_rows=int(model["fitted_rows"]),
         spread=float(model["spread"]),
+        trusted_spread=float(model["trusted_spread"]),
+        unseen=float(model["unseen"]),
         seconds={str(step): float(value) for step, value in model["seconds"].items()},
     )
     told = [RowDiagnosis(0, *(held[name].numpy() for name in _PER_ROW))] if "weights" in held else None

@@ -7,6 +7,7 @@
 ``tables``        the paper's tables
 ``figures``       the paper's figures, as numbers
 ``sparse``        the figure of sparse models, which is made of many runs
+``optimisation``  Bayesian optimisation: figures, and a table of all their runs
 ``paper_values``  the numbers that the paper prints
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rcgp.experiments.figures import FIGURES
+from rcgp.experiments.optimisation import FIGURES_BO, TABLE_BO
 from rcgp.experiments.records import LockedError, Record, RecordFile
 from rcgp.experiments.runner import Experiment, Failure, Options, configs_of, run_experiment, runs_to_make
 from rcgp.experiments.tables import TABLE_1, TABLE_2, TABLE_C_LOO, TABLE_SPARSE
@@ -33,5 +35,8 @@ __all__ = [
 
 #: Every experiment by its name.
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
-    {experiment.name: experiment for experiment in (TABLE_1, TABLE_2, TABLE_C_LOO, TABLE_SPARSE, *FIGURES)}
+    {
+        experiment.name: experiment
+        for experiment in (TABLE_1, TABLE_2, TABLE_C_LOO, TABLE_SPARSE, *FIGURES, *FIGURES_BO, TABLE_BO)
+    }
 )

@@ -9,6 +9,7 @@ import datetime
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import multiprocessing
 import os
 import platform
@@ -39,7 +40,7 @@ _MOST_DEATHS = 5
 _TICK = 5.0
 
 #: The rooms of the package that have a say in what comes out of a run.
-_ROOMS = ("baselines", "core", "data", "experiments", "models", "training", "weights")
+_ROOMS = ("baselines", "botorch", "core", "data", "experiments", "models", "training", "weights")
 
 #: Told the number of finished runs and of all runs.
 Progress = Callable[[int, int], None]
@@ -284,7 +285,9 @@ def _prepare_worker(lifeline: Connection) -> None:
 
 
 def _versions() -> dict[str, str]:
-    names = ("rcgp", "torch", "gpytorch", "scipy", "numpy")
+    names = ["rcgp", "torch", "gpytorch", "scipy", "numpy"]
+    if importlib.util.find_spec("botorch") is not None:  # an optional part
+        names.append("botorch")
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
 
 

@@ -10,17 +10,23 @@ from torch import Tensor
 from rcgp.models.defaults import robust_scales
 from rcgp.models.kernel_matrix import dense_kernel
 
-__all__ = ["SELECTIONS", "choose_inducing"]
+__all__ = ["CANDIDATES", "SELECTIONS", "check_selection", "choose_inducing"]
 
 #: The rules by which inducing points are chosen.
 SELECTIONS = ("greedy", "kmeans")
 
-# Rows among which they are chosen: a random sample of this many where there are more.
-_CANDIDATES = 20_000
+#: Rows among which they are chosen: a random sample of this many where there are more.
+CANDIDATES = 20_000
 
 # Share of the prior variance below which a row adds nothing that the others do not know: there the choice ends, and the
 # matrix between the chosen ones is as well conditioned as its inverse.
 _NOTHING_NEW = 1e-8
+
+
+def check_selection(selection: str) -> None:
+    """Raise a ValueError for a rule that there is not."""
+    if selection not in SELECTIONS:
+        raise ValueError(f"selection must be one of {', '.join(map(repr, SELECTIONS))}, got {selection!r}")
 
 
 def choose_inducing(
@@ -41,13 +47,12 @@ def choose_inducing(
         seed: of the sample of 20 000 rows among which they are chosen if there are more, and of k-means++.
 
     Returns:
-        ``m x d`` points, m ≤ count. Cost O(min(n, 20 000) m²) and one such matrix of m columns.
+        ``m x d`` points, m ≤ count. Cost O(min(n, 20 000) m²), for ``"greedy"`` in a ``count x min(n, 20 000)`` matrix.
     """
-    if selection not in SELECTIONS:
-        raise ValueError(f"selection must be one of {', '.join(map(repr, SELECTIONS))}, got {selection!r}")
+    check_selection(selection)
     random = np.random.default_rng(seed)
-    if X.shape[0] > _CANDIDATES:
-        X = X[torch.from_numpy(np.sort(random.choice(X.shape[0], _CANDIDATES, replace=False))).to(X.device)]
+    if X.shape[0] > CANDIDATES:
+        X = X[torch.from_numpy(np.sort(random.choice(X.shape[0], CANDIDATES, replace=False))).to(X.device)]
     count = min(count, X.shape[0])
     if selection == "greedy":
         return X[_greedy(kernel, X, count)].clone()

@@ -10,7 +10,7 @@ from torch import Tensor
 from rcgp.core.loo import LeaveOneOut
 from rcgp.core.sparse import SparsePosterior, condition_sparse, leave_one_out_sparse
 from rcgp.models.exact import RCGP, TrainingTerms
-from rcgp.models.inducing import choose_inducing
+from rcgp.models.inducing import check_selection, choose_inducing
 from rcgp.models.sparse_rows import Rows, signal_bound_of, sparse_moments
 from rcgp.models.validation import check_inducing
 
@@ -62,6 +62,9 @@ class SparseRCGP(RCGP):
         **options: Any,
     ) -> None:
         super().__init__(train_X, train_y, **options)
+        check_selection(selection)  # also where points are given, and it would have no say
+        if isinstance(inducing, bool):  # which Python takes for a number
+            raise TypeError(f"inducing must be a number of points or an m x d tensor of them, got {inducing!r}")
         inducing = check_inducing(inducing, self.train_X)
         if not isinstance(inducing, Tensor):
             inducing = choose_inducing(self.kernel, self.train_X, inducing, selection)

@@ -20,21 +20,20 @@ from rcgp.core.sparse import (
     Moments,
     SparsePosterior,
     Statistics,
+    block_rows,
     condition_sparse,
     moments,
     statistics,
     unseen_variance,
     weighted_gram,
-    whiten,
 )
 from rcgp.core.sparse_gradient import Adjoint, bound_adjoint, moments_adjoint, pull_back
-from rcgp.models.kernel_matrix import dense_kernel
+from rcgp.models.kernel_matrix import dense_kernel, whitened_kernel
 
 __all__ = ["Rows", "signal_bound_of", "sparse_moments"]
 
-# Entries of the m x n matrix in a block: 16 MB in float64, of which a few are in use at a time. And of those that are
-# kept between passes: 512 MB.
-_BLOCK_ENTRIES, _KEPT_ENTRIES = 2**21, 2**26
+# Entries of the m x n matrix that are kept between passes: 512 MB in float64.
+_KEPT_ENTRIES = 2**26
 
 
 class Rows:
@@ -54,27 +53,25 @@ class Rows:
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Slices of the rows, and their ``m x b`` columns."""
-        size = max(1, _BLOCK_ENTRIES // self.Z.shape[0])
+        size = block_rows(self.Z.shape[0])
         for number, start in enumerate(range(0, self.X.shape[0], size)):
             rows = slice(start, min(start + size, self.X.shape[0]))
             if self._kept is not None and number < len(self._kept):
                 yield rows, self._kept[number]
                 continue
-            with torch.no_grad():
-                V = whiten(self.L, dense_kernel(self.kernel, self.Z, self.X[rows]))
+            V = whitened_kernel(self.kernel, self.L, self.Z, self.X[rows])
             if self._kept is not None:
                 self._kept.append(V)
             yield rows, V
 
-    def prior_variance(self, rows: slice) -> Tensor:
-        """k(x_i, x_i) of some rows."""
+    def unseen(self, rows: slice, V: Tensor) -> Tensor:
+        """k(x_i, x_i) − v_iᵀ v_i of some rows, given their columns."""
         with torch.no_grad():
-            variance: Tensor = self.kernel(self.X[rows], diag=True)
-            return variance
+            return unseen_variance(V, self.kernel(self.X[rows], diag=True))
 
     def statistics(self, pseudo: PseudoData) -> Statistics:
         """The statistics of all rows. Cost about 2.3 m²n."""
-        parts = (statistics(V, _part(pseudo, rows), self.prior_variance(rows)) for rows, V in self.blocks())
+        parts = (statistics(V, _part(pseudo, rows), self.unseen(rows, V)) for rows, V in self.blocks())
         total = next(parts)
         for part in parts:
             total = total + part
@@ -82,7 +79,7 @@ class Rows:
 
     def moments(self, posterior: SparsePosterior) -> tuple[Moments, Tensor]:
         """Moments and unseen variances of all rows, each ``n``. Cost 2m²n."""
-        found = [(*moments(posterior, V), unseen_variance(V, self.prior_variance(rows))) for rows, V in self.blocks()]
+        found = [(*moments(posterior, V), self.unseen(rows, V)) for rows, V in self.blocks()]
         mean, variance, unseen = (torch.cat(parts) for parts in zip(*found, strict=True))
         return Moments(mean, variance), unseen
 
@@ -189,7 +186,7 @@ class _SignalBound(torch.autograd.Function):
         pseudo, rows = PseudoData(z, s), ctx.rows
         adjoint = bound_adjoint(ctx.posterior, ctx.stats)
         totals, targets, precisions = rows.pull_back(pseudo, adjoint, -0.5 * s.square(), None, None, wanted)
-        value = torch.cat([unseen_variance(V, rows.prior_variance(part)) for part, V in rows.blocks()])
+        value = torch.cat([rows.unseen(part, V) for part, V in rows.blocks()])
         return None, grad * targets, grad * (precisions - s * value), *(grad * total for total in totals)
 
 

@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 
 from rcgp.experiments import Record
 from rcgp.experiments.methods import TITLES
+from rcgp.report.optimisation_figures import draw_optimisation
 
 __all__ = ["DRAWINGS", "draw_figure"]
 
@@ -243,5 +244,8 @@ DRAWINGS: Mapping[str, Callable[[Sequence[Record]], Figure]] = MappingProxyType(
         "figure_sparse": _sparse,
         "figure_flash_crash": _newest(_flash_crash),
         "figure_prior_mean": _newest(_prior_mean),
+        "figure_bo_ucb": draw_optimisation,
+        "figure_bo_pi": draw_optimisation,
+        "figure_bo_clean": draw_optimisation,
     }
 )

@@ -9,9 +9,11 @@ from html import escape
 from pathlib import Path
 from typing import TypeVar
 
-from rcgp.experiments import EXPERIMENTS, Options, Record
+from rcgp.experiments import EXPERIMENTS, Options, Record, RecordFile
+from rcgp.experiments.optimisation import FIGURES_BO
 from rcgp.experiments.records import key_of
 from rcgp.report.comparison import Table, tables_of
+from rcgp.report.optimisation_figures import optimisation_tables
 from rcgp.report.paper_figures import DRAWINGS, draw_figure
 from rcgp.saving import write_whole
 
@@ -21,6 +23,9 @@ T = TypeVar("T")
 
 #: What comes of values that are not what they should be: missing, of another kind or of another length.
 _ODD = (LookupError, TypeError, ValueError)
+
+#: Experiments whose records a table shows beside its own.
+_SHOWN_ALSO = {"table_bo": tuple(experiment.name for experiment in FIGURES_BO)}
 
 _INTRODUCTION = (
     "Every table and figure below was made from records of runs on this package's own code. In tables our number comes "
@@ -55,8 +60,10 @@ def render(experiment: str, records: Sequence[Record], folder: Path) -> tuple[li
         return [], []
     if experiment in DRAWINGS:
         return _drawn(experiment, records, folder)
-    tables, notices = _tabled(experiment, records)
-    title, origin = EXPERIMENTS[experiment].title, origin_of(experiment, records)
+    found = {name: RecordFile(folder / f"{name}.jsonl").read()[0] for name in _SHOWN_ALSO.get(experiment, ())}
+    shown = {experiment: records, **found}
+    tables, notices = _tabled(experiment, [record for some in shown.values() for record in some])
+    title, origin = EXPERIMENTS[experiment].title, _origins(shown)
     markdown = f"## {title}\n\n{origin}\n\n" + "\n".join(table.markdown() for table in tables)
     html = _page(title, _paragraph(origin) + "".join(table.html() for table in tables))
     paths = [folder / f"{experiment}.md", folder / f"{experiment}.html"]
@@ -69,7 +76,9 @@ def render(experiment: str, records: Sequence[Record], folder: Path) -> tuple[li
 def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[Path, list[str]]:
     """One HTML page with all tables and figures, pictures inside, so that it can be sent as one file; and notices."""
     parts, notices, contents = [], [], []
-    for name, found in records.items():
+    for name in records:
+        shown = {part: records.get(part, ()) for part in (name, *_SHOWN_ALSO.get(name, ()))}
+        found = [record for some in shown.values() for record in some]
         if not found:
             continue
         title = escape(EXPERIMENTS[name].title)
@@ -81,7 +90,7 @@ def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[P
             tables, told = _tabled(name, found)
             content = "".join(table.html(level=3) for table in tables)
         notices += told
-        parts.append(f'<section><h2 id="{name}">{title}</h2>{_paragraph(origin_of(name, found))}{content}</section>')
+        parts.append(f'<section><h2 id="{name}">{title}</h2>{_paragraph(_origins(shown))}{content}</section>')
     path = folder / "reproduction.html"
     folder.mkdir(parents=True, exist_ok=True)
     body = f"<p>{escape(_INTRODUCTION)}</p><nav><ul>{''.join(contents)}</ul></nav>{''.join(parts)}"
@@ -111,7 +120,7 @@ def _picture(title: str, png: bytes) -> str:
 def _tabled(experiment: str, records: Sequence[Record]) -> tuple[list[Table], list[str]]:
     """The tables of an experiment and notices; no table, and a notice, where a record holds values of another kind."""
     try:
-        return tables_of(experiment, records)
+        return optimisation_tables(records) if experiment == "table_bo" else tables_of(experiment, records)
     except _ODD as error:
         reason = f"{type(error).__name__}: {error}"
         return [], [f"{experiment}: its records make no table ({reason}); --redo all makes them again"]
@@ -133,6 +142,11 @@ def origin_of(experiment: str, records: Sequence[Record]) -> str:
         *([f"with {', '.join(versions)}"] if versions else []),
     ]
     return f"{'; '.join(parts)}."
+
+
+def _origins(records: Mapping[str, Sequence[Record]]) -> str:
+    """What made the records of several experiments."""
+    return " ".join(origin_of(name, found) for name, found in records.items() if found)
 
 
 def _paragraph(text: str) -> str:

@@ -2,7 +2,8 @@
 
 With some dozens of rows a Cholesky factor takes microseconds, and an evaluation by way of GPyTorch and autograd, each
 operation of which has its price, some milliseconds. For a squared exponential or Matérn kernel k = s² R with a
-lengthscale ℓ_j for each input, a constant mean and noise variance σ²/p_i, in logarithms of the hyperparameters,
+lengthscale ℓ_j for each input, a constant mean, or one that is fixed, and noise variance σ²/p_i, in logarithms of the
+hyperparameters,
 
     ∂/∂log s² = Σ G ∘ s² R,    ∂/∂log σ² = Σ_i G_ii σ²/p_i,    ∂/∂log ℓ_j = Σ G ∘ s² H ∘ D_j,    ∂/∂m = Σ α,
 
@@ -48,7 +49,7 @@ class _Variable:
     free: bool
     lower: float
     upper: float
-    prior: LogNormalPrior | None
+    prior: tuple[Array, Array] | None  # location and scale of a log-normal one
 
     def read(self) -> Array:
         values: Array = getattr(self.owner, self.name).detach().double().reshape(-1).log().numpy()
@@ -62,10 +63,10 @@ class _Variable:
         """Log density of the hyperparameter and its gradient, from its logarithm."""
         if self.prior is None:
             return 0.0, 0.0
-        mean, std = float(self.prior.loc), float(self.prior.scale)
+        mean, std = self.prior
         error = (values - mean) / std
-        constant = values.size * (math.log(std) + 0.5 * math.log(2.0 * math.pi))
-        return float(-0.5 * (error**2).sum() - values.sum()) - constant, -error / std - 1.0
+        density = -0.5 * error**2 - values - np.log(std) - 0.5 * math.log(2.0 * math.pi)
+        return float(density.sum()), -error / std - 1.0
 
 
 class _Rows(NamedTuple):
@@ -86,7 +87,9 @@ class QuickEvidence:
         self.model, self.variables, self.constant, self.shape = model, variables, constant, shape
         X = model.train_X.detach().double().numpy()
         self.squares = np.square(X[:, None, :] - X[None, :, :]).transpose(2, 0, 1)  # d x n x n
-        self.y = model.train_y.detach().double().numpy()
+        # Where there is no constant to search for, from the mean as it is.
+        y = model.train_y if constant is not None else model.residual()
+        self.y = y.detach().double().numpy()
         precision = model.sample_weight
         self.relative_noise = np.ones_like(self.y) if precision is None else 1.0 / precision.double().numpy()
         self.unit = robust_spread(model.train_y)
@@ -104,17 +107,19 @@ class QuickEvidence:
             kernel, scale = kernel.base_kernel, kernel
         shape = _shape_of(kernel)
         mean = model.mean
-        if shape is None or type(mean) is not gpytorch.means.ConstantMean or d * n * n > _LARGEST:
+        constant = mean.raw_constant if type(mean) is gpytorch.means.ConstantMean else None
+        fixed = not any(parameter.requires_grad for parameter in mean.parameters())
+        if shape is None or not (fixed or constant is not None) or d * n * n > _LARGEST:
             return None
         if kernel.raw_lengthscale.shape != (1, d) or model.train_X.device.type != "cpu":
             return None
         owners = [(kernel, "lengthscale"), *([] if scale is None else [(scale, "outputscale")]), (model, "noise")]
         variables = [_variable(owner, name) for owner, name in owners]
-        known = {id(variable.prior) for variable in variables if variable is not None}
-        others = [prior for _, _, prior, _, _ in model.named_priors() if id(prior) not in known]
+        own = {id(owner) for owner, _ in owners}
+        others = [prior for _, module, prior, _, _ in model.named_priors() if id(module) not in own]
         if others or any(variable is None for variable in variables):
             return None
-        return cls(model, [v for v in variables if v is not None], mean.raw_constant, shape)
+        return cls(model, [v for v in variables if v is not None], constant, shape)
 
     def value(self, rows: Tensor) -> float:
         """Evidence and priors at the model's hyperparameters; minus infinity where it cannot be computed."""
@@ -178,6 +183,12 @@ class QuickEvidence:
 
     def _evaluate(self, x: Array, rows: _Rows) -> tuple[float, Array]:
         """Value and gradient at logarithms of hyperparameters, and the mean in units of the scatter of y."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            value, gradient = self._formulas(x, rows)
+        finite = math.isfinite(value) and bool(np.isfinite(gradient).all())
+        return (value, gradient) if finite else (-math.inf, np.zeros_like(x))
+
+    def _formulas(self, x: Array, rows: _Rows) -> tuple[float, Array]:
         *logs, mean = self._parts(x)
         lengthscale, noise = np.exp(logs[0]), math.exp(float(logs[-1][0]))
         scale = math.exp(float(logs[1][0])) if len(logs) == 3 else 1.0
@@ -264,10 +275,13 @@ def _variable(owner: gpytorch.Module, name: str) -> _Variable | None:
     raw = getattr(owner, f"raw_{name}")
     constraint = getattr(owner, f"raw_{name}_constraint")
     priors = [p for _, module, p, _, _ in owner.named_priors() if module is owner]
-    if len(priors) > 1 or any(type(p) is not LogNormalPrior or p.loc.numel() != 1 for p in priors):
+    if len(priors) > 1 or any(type(p) is not LogNormalPrior or p.loc.numel() not in (1, raw.numel()) for p in priors):
         return None
     if constraint is not None and (constraint.lower_bound.numel() != 1 or constraint.upper_bound.numel() != 1):
         return None
     lower = math.log(max(float(constraint.lower_bound) * (1.0 + 1e-6), math.exp(-_FAR)))
     upper = math.log(min(float(constraint.upper_bound), math.exp(_FAR)))
-    return _Variable(owner, name, raw.requires_grad, lower, upper, priors[0] if priors else None)
+    prior = None
+    for p in priors:
+        prior = p.loc.detach().double().reshape(-1).numpy(), p.scale.detach().double().reshape(-1).numpy()
+    return _Variable(owner, name, raw.requires_grad, lower, upper, prior)

@@ -20,7 +20,7 @@ from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
 from rcgp.core.linalg import NotPositiveDefiniteError
-from rcgp.core.trimming import Trimmed, outlier_log_odds, trim
+from rcgp.core.trimming import UNKNOWN, Trimmed, outlier_log_odds, trim
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.training.fit import FitError, FitReport, fit, in_double, scipy_on_one_thread
@@ -37,6 +37,10 @@ _LENGTHSCALES, _NOISE = (1.0, 2.5), 1e-3
 
 # Rows are rejected only if that is better by so much: of many sets of rows, one is a little better by chance.
 _MARGIN = 2.0
+
+# How much more it must be worth to reject a row that no other contradicts. Functions to be optimised may well be far
+# higher somewhere than where most rows are.
+_UNCONTRADICTED = 20.0
 
 # Mean square over squared scatter above which observations are taken to span orders of magnitude, and the largest.
 _HEAVY, _HEAVIEST = 10.0, 1e10
@@ -116,12 +120,15 @@ class _Climber:
         self.first = hyperparameters_of(model)
         self.trusted = torch.ones_like(model.train_y, dtype=torch.bool)
         self.values: list[float] = []
+        self.everyone = _End(-math.inf, self.trusted, self.first)
         self.evaluations = self.rejected = 0
 
     def run(self) -> FitReport:
         """Climb from every start; the best is kept. Returns the report of the last search."""
         ends = self._climb_all()
-        best = max(ends, key=lambda end: end.value - _MARGIN * (not bool(end.trusted.all())))
+        best = max(ends, key=lambda end: end.value)
+        if best.value < self.everyone.value + _MARGIN:
+            best = self.everyone
         if not bool(best.trusted.all()):
             # Trust may be right and the hyperparameters stuck on the way to it.
             restore_hyperparameters(self.model, self.first)
@@ -146,9 +153,11 @@ class _Climber:
         with torch.no_grad():
             return trim(self.model.kernel_matrix(), self.model.residual(), self._row_noise())
 
-    def _value(self, trusted: Tensor) -> float:
+    def _value(self, trimmed: Trimmed) -> float:
+        trusted = trimmed.trusted
         with torch.no_grad():
-            worth = float(outlier_log_odds(self.model.residual(), self._row_noise())[~trusted].sum())
+            odds = outlier_log_odds(self.model.residual(), self._row_noise())
+            worth = float((odds - _UNCONTRADICTED * (trimmed.unknown > UNKNOWN))[~trusted].sum())
             if self.quick is not None:
                 return self.quick.value(trusted) + worth
             try:
@@ -167,15 +176,16 @@ class _Climber:
         ends, failures = [], []
         for begin in starts:
             restore_hyperparameters(self.model, self.first)
-            trusted = begin(self)
-            if trusted is None:
-                continue
             try:
-                ends.append(self._climb(trusted))
-            except FitError as error:
+                trusted = begin(self)
+                if trusted is not None:
+                    ends.append(self._climb(trusted))
+            except (FitError, NotPositiveDefiniteError) as error:
                 failures.append(error)
         if not ends:
-            raise failures[0]
+            farthest = int(self.model.residual().detach().abs().argmax())
+            first = failures[0]
+            raise first if isinstance(first, FitError) else FitError(str(first), farthest) from first
         return ends
 
     def _climb(self, trusted: Tensor) -> _End:
@@ -184,8 +194,11 @@ class _Climber:
         for _ in range(_TURNS):
             before = trusted
             self.search(trusted, _ROUGH)
-            trusted = self.trim().trusted
-            value = self._value(trusted)
+            trimmed = self.trim()
+            if bool(before.all()):  # what it is worth to reject nobody
+                best = _End(self._value(trimmed._replace(trusted=before)), before, hyperparameters_of(self.model))
+                self.everyone = max(self.everyone, best, key=lambda end: end.value)
+            trusted, value = trimmed.trusted, self._value(trimmed)
             if value > best.value:
                 best = _End(value, trusted, hyperparameters_of(self.model))
             if bool((trusted == before).all()):

@@ -1,0 +1,179 @@
+"""Bayesian optimisation against the aims set for it: regret over that of GP and t-GP, and the time of a step.
+
+Regret is read from the records of ``rcgp reproduce``; nothing is optimised here. The time of a step, fit and
+acquisition, is measured now: SingleTaskRCGP over SingleTaskGP on the same data in turn, and BoTorch's relevance pursuit
+over SingleTaskRCGP at 30 rows. With records the ratio of RCGP's and GP's seconds in those is shown as well.
+
+Exits with 1 where a bar is missed, with 2 where there are no records to judge regret by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rcgp.experiments import EXPERIMENTS, Record, RecordFile
+from rcgp.experiments.optimisation import FUNCTION_TITLES
+
+EXPERIMENTS_BO = ("figure_bo_ucb", "figure_bo_pi", "figure_bo_clean", "table_bo")
+
+#: Largest regret of RCGP over that of another method, with and without outliers: (method, outliers) → ratio.
+REGRET = {("gp", True): 1.0, ("t-gp", True): 1.05, ("gp", False): 1.05}
+
+#: Largest time of a step over the GP's, and smallest of relevance pursuit over ours.
+STEP, PURSUIT = 1.2, 20.0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured ratio and its limits; one that is not a number keeps none."""
+
+    bar: str
+    where: str
+    value: float
+    low: float = -math.inf
+    high: float = math.inf
+    runs: int = 0
+
+    @property
+    def met(self) -> bool:
+        return self.low <= self.value <= self.high
+
+    def told(self) -> str:
+        limit = f"≤ {self.high:g}" if math.isfinite(self.high) else f"≥ {self.low:g}"
+        runs = f"{self.runs} runs" if self.runs else ""
+        return (
+            f"| {self.bar} | {self.where} | {self.value:.3f} | {limit} | {'met' if self.met else 'MISSED'} | {runs} |"
+        )
+
+
+def read(folder: Path) -> list[Record]:
+    """All runs of the longest kind; of two of the same configuration the newer."""
+    files = [RecordFile(folder / f"{name}.jsonl").read()[0] for name in EXPERIMENTS_BO]
+    records = list({record.key: record for found in files for record in found}.values())
+    steps = max((record.config["steps"] for record in records), default=0)
+    return [record for record in records if record.config["steps"] == steps]
+
+
+def regret_figures(records: Sequence[Record], method: str = "rcgp") -> list[Figure]:
+    """Mean final cumulative regret over another method's, of the repetitions that both have."""
+    figures = []
+    for outliers in (True, False):
+        for acquisition in ("ucb", "pi"):
+            for function in FUNCTION_TITLES:
+                cell = {"function": function, "acquisition": acquisition, "outliers": outliers}
+                ours = _final(records, {**cell, "method": method})
+                for other, limited in REGRET:
+                    theirs = _final(records, {**cell, "method": other})
+                    common = sorted(ours.keys() & theirs.keys())
+                    if limited == outliers and common:
+                        ratio = sum(ours[i] for i in common) / sum(theirs[i] for i in common)
+                        where = f"{function} {acquisition} {'outliers' if outliers else 'clean'}"
+                        figures.append(
+                            Figure(
+                                f"regret {method}/{other}", where, ratio, high=REGRET[other, limited], runs=len(common)
+                            )
+                        )
+    return figures
+
+
+def _final(records: Sequence[Record], config: dict[str, object]) -> dict[int, float]:
+    """Cumulative regret at the end, by repetition."""
+    found = [record for record in records if config.items() <= record.config.items()]
+    return {record.config["index"]: float(np.sum(record.values["regret"])) for record in found}
+
+
+def recorded_step_figure(records: Sequence[Record]) -> list[Figure]:
+    """Seconds of RCGP's steps over the GP's in pairs of recorded runs: the median over pairs. It is not judged.
+
+    The runs of a pair were made one after the other at best, and beside whatever else the machine did.
+    """
+    totals: dict[str, dict[str, float]] = {"gp": {}, "rcgp": {}}
+    for record in records:
+        if record.config["method"] in totals:
+            pair = str({**record.config, "method": ""})
+            seconds = np.sum(record.values["fit_seconds"]) + np.sum(record.values["acquisition_seconds"])
+            totals[record.config["method"]][pair] = float(seconds)
+    ratios = [totals["rcgp"][pair] / totals["gp"][pair] for pair in totals["gp"].keys() & totals["rcgp"].keys()]
+    if not ratios:
+        return []
+    return [Figure("step rcgp/gp, in records", "all", statistics.median(ratios), high=math.inf, runs=len(ratios))]
+
+
+def step_figures(repeats: int, sizes: Sequence[int], pursuit: bool) -> list[Figure]:
+    """Time of a step on contaminated evaluations of all functions: medians over repeats and functions."""
+    from rcgp.botorch.problems import FUNCTIONS, Contamination, Fitted, fit_gp, fit_rcgp, fit_relevance_pursuit, suggest
+
+    def seconds(fit: Fitted, X: torch.Tensor, Y: torch.Tensor) -> float:
+        began = time.perf_counter()
+        suggest("ucb", fit(X, Y)[0], X, seed=0)
+        return time.perf_counter() - began
+
+    def data(name: str, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        X = torch.rand(n, 2, dtype=torch.float64, generator=generator)
+        return X, Contamination(generator)(FUNCTIONS[name](X))[0].unsqueeze(-1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warm = data("branin", 10, 0)
+        for fit in (fit_gp, fit_rcgp):
+            seconds(fit, *warm)
+        figures = []
+        for n in sizes:
+            pairs = [
+                (seconds(fit_rcgp, *problem), seconds(fit_gp, *problem))
+                for seed in range(repeats)
+                for problem in (data(name, n, seed) for name in FUNCTIONS)
+            ]
+            ratio = sum(ours for ours, _ in pairs) / sum(theirs for _, theirs in pairs)
+            figures.append(Figure("step rcgp/gp, now", f"n = {n}", ratio, high=STEP, runs=len(pairs)))
+        if pursuit:
+            pairs = [
+                (seconds(fit_relevance_pursuit, *problem), seconds(fit_rcgp, *problem))
+                for problem in (data(name, 30, 0) for name in FUNCTIONS)
+            ]
+            ratio = sum(theirs for theirs, _ in pairs) / sum(ours for _, ours in pairs)
+            figures.append(Figure("step RRP/rcgp, now", "n = 30", ratio, low=PURSUIT, runs=len(pairs)))
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=Path, default=Path("results"), help="folder of rcgp reproduce")
+    parser.add_argument("--repeats", type=int, default=3, help="of each measured step")
+    parser.add_argument("--rows", type=int, nargs="+", default=[10, 30, 50])
+    parser.add_argument("--no-times", action="store_true", help="regret only")
+    parser.add_argument("--no-pursuit", action="store_true", help="leave relevance pursuit out: it takes minutes")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    records = read(arguments.records)
+    judged = regret_figures(records)
+    shown = [*judged, *regret_figures(records, "rcgp_paper")]
+    if not arguments.no_times:
+        times = step_figures(arguments.repeats, arguments.rows, not arguments.no_pursuit)
+        judged, shown = [*judged, *times], [*shown, *times]
+    print("| ratio | where | value | bar | verdict | over |\n|---|---|---|---|---|---|")
+    for figure in shown:
+        print(figure.told())
+    for figure in recorded_step_figure(records):
+        print(f"\nIn records, which is not judged: {figure.bar.split(',')[0]} {figure.value:.2f} ({figure.runs} pairs)")
+    if not records:
+        titles = ", ".join(name for name in EXPERIMENTS if name in EXPERIMENTS_BO)
+        print(f"\nno records in {str(arguments.records)!r}: run 'rcgp reproduce' for {titles} first")
+        sys.exit(2)
+    sys.exit(0 if all(figure.met for figure in judged) else 1)
+
+
+if __name__ == "__main__":
+    main()

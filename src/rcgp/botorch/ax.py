@@ -1,0 +1,140 @@
+"""The robust model in Ax: known to its storage by name, and a generation strategy that uses it.
+
+    client.set_generation_strategy(rcgp.botorch.ax.generation_strategy())       # the one line that a script needs
+
+Importing this file tells Ax's registries of the classes below. A process that loads a saved experiment imports it, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+try:
+    import ax as _ax  # noqa: F401
+except ImportError as error:
+    raise ImportError("rcgp.botorch.ax needs Ax: pip install 'rcgp[ax]'") from error
+
+import gpytorch
+import torch
+from ax.adapter.registry import Generators
+from ax.adapter.transforms.base import Transform
+from ax.adapter.transforms.standardize_y import StandardizeY
+from ax.adapter.transforms.winsorize import Winsorize
+from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.search_space import SearchSpaceDigest
+from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
+from ax.generators.torch.botorch_modular.utils import ModelConfig
+from ax.storage.botorch_modular_registry import (
+    CLASS_TO_REGISTRY,
+    CLASS_TO_REVERSE_REGISTRY,
+    register_mll,
+    register_model,
+)
+from ax.storage.transform_registry import register_transform
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.models.model import Model
+from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.utils.datasets import SupervisedDataset
+
+from rcgp.botorch.model import SingleTaskRCGP
+from rcgp.botorch.objective import LeaveOneOutObjective
+from rcgp.botorch.transforms import RobustStandardize
+from rcgp.botorch.validation import check_weight
+
+__all__ = ["RobustStandardizeY", "generation_strategy", "model_config", "transforms"]
+
+
+class RobustStandardizeY(StandardizeY):  # type: ignore[misc]
+    """Ax's ``StandardizeY`` by median and median absolute deviation, for each metric: see :class:`RobustStandardize`.
+
+    Acquisition functions have tolerances in units of the outcomes that Ax gives them, so their scale must not be that
+    of a few outliers.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        experiment_data = kwargs["experiment_data"]
+        for metric, column in experiment_data.observation_data["mean"].items():
+            standardize = RobustStandardize(m=1)
+            standardize(torch.tensor(column.dropna().to_numpy(), dtype=torch.float64).unsqueeze(-1))
+            self.Ymean[metric], self.Ystd[metric] = standardize.means.item(), standardize.stdvs.item()
+
+
+def generation_strategy(
+    *, centre: str = "adaptive", botorch_acqf_class: type[AcquisitionFunction] | None = None, **options: Any
+) -> GenerationStrategy:
+    """What ``client.configure_generation_strategy`` sets, with the robust model.
+
+    Args:
+        centre: see :class:`SingleTaskRCGP`.
+        botorch_acqf_class: acquisition function. Default: Ax's choice.
+        options: those of ``client.configure_generation_strategy`` but ``method``: ``initialization_budget``, ...
+
+    Returns:
+        The strategy, for ``client.set_generation_strategy``.
+    """
+    if "method" in options:
+        raise TypeError("generation_strategy has no method: it is the robust model")
+    struct = GenerationStrategyDispatchStruct(method="custom", **options)
+    strategy = choose_generation_strategy(struct, model_config(centre), botorch_acqf_class)
+    strategy.nodes_by_name["MBM"].generator_specs[0].generator_kwargs["transforms"] = transforms()
+    return strategy
+
+
+def model_config(centre: str = "adaptive") -> ModelConfig:
+    """The robust model for a ``SurrogateSpec``, for generation strategies that are put together by hand.
+
+    Args:
+        centre: see :class:`SingleTaskRCGP`.
+    """
+    check_weight(None, centre)
+    return ModelConfig(
+        botorch_model_class=SingleTaskRCGP,
+        model_options={"centre": centre},
+        mll_class=LeaveOneOutObjective,
+        outcome_transform_classes=[RobustStandardize],
+        name=SingleTaskRCGP.__name__,
+    )
+
+
+def transforms() -> list[type[Transform]]:
+    """Ax's transforms for BoTorch models, without those that outliers spoil.
+
+    ``RobustStandardizeY`` is in the place of ``StandardizeY``, and there is no ``Winsorize``: it moves outliers to
+    where they are plausible, and it changes good observations.
+    """
+    defaults = Generators.BOTORCH_MODULAR.GENERATOR_KEY_TO_GENERATOR_SETUP[Generators.BOTORCH_MODULAR.value].transforms
+    return [RobustStandardizeY if kind is StandardizeY else kind for kind in defaults if kind is not Winsorize]
+
+
+@submodel_input_constructor.register(SingleTaskRCGP)  # type: ignore[untyped-decorator]
+def _inputs(
+    botorch_model_class: type[SingleTaskRCGP],
+    model_config: ModelConfig,
+    dataset: SupervisedDataset,
+    search_space_digest: SearchSpaceDigest,
+    surrogate: Surrogate,
+) -> dict[str, Any]:
+    """Ax's own, with the model's options, which BoTorch's ``construct_inputs`` does not take.
+
+    A standard error of zero means no noise, which is as little as GPyTorch's models can have.
+    """
+    config = replace(model_config, model_options={})
+    inputs: dict[str, Any] = submodel_input_constructor.dispatch(Model)(
+        botorch_model_class, config, dataset, search_space_digest, surrogate
+    )
+    if "train_Yvar" in inputs:
+        Yvar = inputs["train_Yvar"]
+        inputs["train_Yvar"] = Yvar.clamp_min(gpytorch.settings.min_fixed_noise.value(Yvar.dtype))
+    return {**inputs, **model_config.model_options}
+
+
+register_model(SingleTaskRCGP)
+register_mll(LeaveOneOutObjective)
+register_transform(RobustStandardizeY)
+# There is no function for this one.
+CLASS_TO_REGISTRY[OutcomeTransform][RobustStandardize] = RobustStandardize.__name__
+CLASS_TO_REVERSE_REGISTRY[OutcomeTransform][RobustStandardize.__name__] = RobustStandardize

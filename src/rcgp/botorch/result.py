@@ -1,0 +1,117 @@
+"""What an optimisation found: the best point by the model, every evaluation, and those that it does not trust."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rcgp.botorch.box import Parameters
+
+__all__ = ["Evaluation", "OptimisationResult"]
+
+# Weight below which an evaluation is called suspicious.
+_SUSPICIOUS = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """One evaluation.
+
+    Attributes:
+        number: from 1.
+        x: the parameters, as the objective got them.
+        value: what it returned; ``None`` if it failed.
+        reason: why it failed, else empty.
+        seconds: how long it took.
+        weight: the model's trust in the value, from 0 to 1; ``None`` where there is no value or no model.
+        expected: what all other evaluations predict there, and
+        deviation: its standard deviation; ``None`` likewise.
+    """
+
+    number: int
+    x: Parameters
+    value: float | None
+    reason: str
+    seconds: float
+    weight: float | None = None
+    expected: float | None = None
+    deviation: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OptimisationResult:
+    """What :func:`rcgp.botorch.optimise` returns. ``print(result)`` shows it.
+
+    Attributes:
+        x: the best parameters: of the trusted evaluations, where the posterior mean is best. ``None`` if none has a
+            value.
+        value: the posterior mean there, which is not what was observed.
+        deviation: its standard deviation; ``None`` where there was no model, with fewer than two values.
+        number: of the evaluation at x.
+        evaluations: all of them, in order.
+        maximise: the direction.
+    """
+
+    x: Parameters | None
+    value: float | None
+    deviation: float | None
+    number: int | None
+    evaluations: tuple[Evaluation, ...]
+    maximise: bool
+
+    @property
+    def suspicious(self) -> tuple[Evaluation, ...]:
+        """Evaluations whose values the model does not trust: with a weight below 0.5."""
+        return tuple(e for e in self.evaluations if e.weight is not None and e.weight < _SUSPICIOUS)
+
+    @property
+    def failed(self) -> tuple[Evaluation, ...]:
+        """Evaluations without a value."""
+        return tuple(e for e in self.evaluations if e.value is None)
+
+    def __str__(self) -> str:
+        return "\n".join([*self._best(), *self._doubts(), *self._failures()])
+
+    def _best(self) -> list[str]:
+        count = _counted(len(self.evaluations))
+        if self.x is None or self.value is None or self.number is None:
+            return [f"{count}, none of which has a value"]
+        spread = "" if self.deviation is None else f" ± {self.deviation:.2g}"
+        lines = [f"{'maximum' if self.maximise else 'minimum'} {self.value:.6g}{spread} after {count}"]
+        observed = next(e.value for e in self.evaluations if e.number == self.number)
+        lines += _aligned([[f"  {name}", f"{value:.6g}"] for name, value in _named(self.x)])
+        by = "observed" if self.deviation is None else "by the model; observed was"
+        return [*lines, f"  evaluation {self.number}, {by} {observed:.6g}"]
+
+    def _doubts(self) -> list[str]:
+        if not self.suspicious:
+            return []
+        lines = [
+            ["  evaluation", "observed", "expected", "weight", *(name for name, _ in _named(self.suspicious[0].x))]
+        ]
+        for e in self.suspicious:
+            numbers = (f"{value:.4g}" for _, value in _named(e.x))
+            expected = f"{e.expected:.4g} ± {e.deviation:.2g}"
+            lines.append([f"  {e.number}", f"{e.value:.4g}", expected, f"{e.weight:.2g}", *numbers])
+        return [f"{_counted(len(self.suspicious), 'suspicious ')}, not as the others predict:", *_aligned(lines)]
+
+    def _failures(self) -> list[str]:
+        if not self.failed:
+            return []
+        lines = [f"  {e.number}  {e.reason}" for e in self.failed]
+        return [f"{_counted(len(self.failed), 'failed ')}:", *lines]
+
+
+def _named(x: Parameters) -> list[tuple[str, float]]:
+    return [(f"x[{i}]", float(v)) for i, v in enumerate(x)] if isinstance(x, np.ndarray) else list(x.items())
+
+
+def _counted(count: int, kind: str = "") -> str:
+    return f"{count} {kind}evaluation{'' if count == 1 else 's'}"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -1,0 +1,169 @@
+"""The next point of an optimisation: first ones that fill the space, then where the robust model expects most.
+
+A point is a function of the seed, its number and the evaluations before it alone, so that an optimisation that is
+interrupted goes on with the points that it would have had.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.optim import optimize_acqf
+from botorch.sampling import SobolQMCNormalSampler
+from botorch.utils.sampling import manual_seed
+from linear_operator.utils.errors import NanError, NotPSDError
+from linear_operator.utils.warnings import NumericalWarning
+from torch import Tensor
+
+from rcgp.botorch.fitting import fit
+from rcgp.botorch.model import SingleTaskRCGP
+from rcgp.botorch.transforms import RobustStandardize
+from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp.training import FitError
+
+__all__ = ["Belief", "believe", "first_point", "next_point"]
+
+# Samples of the posterior; points at which the acquisition function is looked at, and from which it is climbed.
+_SAMPLES, _LOOKS, _CLIMBS = 128, 256, 6
+
+# Side of the cube around a failed evaluation in which no other is made, in units of the box.
+_APART = 1e-3
+
+# Differences of values that are nothing but rounding, relative to the values.
+_ROUNDING = 1e-14
+
+# Standardised values may be as large as this, which is an outlier wherever the others are, and not infinite.
+_HUGE = 1e300
+
+# What may happen to matrices of points next to each other. It must not end an optimisation: there are other points.
+_NUMERICAL_ERRORS = (NotPositiveDefiniteError, NotPSDError, NanError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+
+# Weight from which an evaluation is trusted.
+_TRUSTED = 0.5
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What the model holds of the evaluations that have values; larger is better.
+
+    Attributes:
+        model: the model, of standardised values: acquisition functions have tolerances in the units of their model.
+        X: ``n x d`` points of the unit cube.
+        mean, deviation: ``n``, of f at each point.
+        expected, expected_deviation: ``n``, of f at each point by all other evaluations.
+        weight: ``n`` weights.
+    """
+
+    model: SingleTaskRCGP
+    X: Tensor
+    mean: Tensor
+    deviation: Tensor
+    expected: Tensor
+    expected_deviation: Tensor
+    weight: Tensor
+
+    @property
+    def best(self) -> int:
+        """The row with the best mean among those that are trusted: not the luckiest observation."""
+        trusted = self.weight >= _TRUSTED
+        return int(torch.where(trusted | ~trusted.any(), self.mean, -torch.inf).argmax())
+
+
+def believe(X: Tensor, y: Tensor) -> Belief | None:
+    """Fit the model to evaluations, ``n x d`` and ``n``; None where they are fewer than two, or it cannot be fitted."""
+    if len(y) < 2:
+        return None
+    # In whatever units: only what is rounding error is not a scale.
+    standard = RobustStandardize(m=1, min_stdv=max(_ROUNDING * float(y.abs().median()), torch.finfo(y.dtype).tiny))
+    targets = standard(y.unsqueeze(-1))[0].clamp(-_HUGE, _HUGE)
+    model = SingleTaskRCGP(X, targets, outcome_transform=None)
+    try:
+        fit(model)
+    except (FitError, *_NUMERICAL_ERRORS):
+        return None
+    with torch.no_grad(), _quiet():
+        posterior, left_out = model.posterior(X), model.latent_leave_one_out()
+        mean, variance = standard.untransform(posterior.mean, posterior.variance)
+        expected, expected_variance = standard.untransform(left_out.mean.unsqueeze(-1), left_out.variance.unsqueeze(-1))
+        return Belief(
+            model=model,
+            X=X,
+            mean=mean.squeeze(-1),
+            deviation=variance.squeeze(-1).sqrt(),
+            expected=expected.squeeze(-1),
+            expected_deviation=expected_variance.squeeze(-1).sqrt(),
+            weight=model.weights().squeeze(-1),
+        )
+
+
+def first_point(dimension: int, number: int, seed: int) -> Tensor:
+    """The point of that number, from 1, in a scrambled Sobol sequence."""
+    sequence = torch.quasirandom.SobolEngine(dimension, True, seed)  # type: ignore[no-untyped-call]
+    return sequence.draw(number, dtype=torch.double)[-1]
+
+
+def next_point(belief: Belief, failed: Tensor, number: int, seed: int) -> Tensor:
+    """Where an evaluation is expected to improve most on the best so far, whichever that is by the model.
+
+    Log noisy expected improvement: the best value so far is not an observation but unknown, like f itself, so a lucky
+    outlier cannot pass for it.
+
+    Args:
+        belief: the model and its data.
+        failed: ``k x d`` points where evaluations failed. The acquisition function takes them for evaluations whose
+            value is still to come, and no point is proposed next to them.
+        number: of the evaluation, from 1.
+        seed: of the optimisation.
+
+    Returns:
+        A point of the unit cube; that of the Sobol sequence where the acquisition function has none to propose.
+    """
+    own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+    try:
+        with manual_seed(own), _quiet():
+            candidates = _candidates(belief, failed, own)
+    except _NUMERICAL_ERRORS:
+        candidates = belief.X[:0]
+    for point in candidates:
+        if not len(failed) or bool(((failed - point).abs().amax(dim=-1) > _APART).all()):
+            return point  # type: ignore[no-any-return]
+    return first_point(belief.X.shape[-1], number, seed)
+
+
+def _candidates(belief: Belief, failed: Tensor, seed: int) -> Tensor:
+    """Where climbs of the acquisition function ended, ``k x d``, the best first."""
+    acquisition = qLogNoisyExpectedImprovement(
+        belief.model,
+        X_baseline=belief.X,
+        X_pending=failed if len(failed) else None,
+        sampler=SobolQMCNormalSampler(torch.Size([_SAMPLES]), seed=seed),
+    )
+    points, values = optimize_acqf(
+        acquisition,
+        torch.stack([torch.zeros_like(belief.X[0]), torch.ones_like(belief.X[0])]),
+        q=1,
+        num_restarts=_CLIMBS,
+        raw_samples=_LOOKS,
+        options={"sample_around_best": True},
+        return_best_only=False,
+        retry_on_optimization_warning=False,  # a climb that ends on a plateau is as good as others
+    )
+    best_first: Tensor = points.detach().squeeze(-2)[values.argsort(descending=True)]
+    return best_first
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the news that variances are nearly zero, and that samples at points next to each other need jitter.
+
+    In an optimisation both are as they should be: values may be exact, and points meet at the best one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericalWarning)
+        yield

@@ -1,0 +1,226 @@
+"""The command ``rcgp optimise``: an external program as the objective, a bar, and what was found.
+
+The program is run once for each evaluation. It reads the parameters, one JSON object, from its standard input, and
+writes a number as the last line of its standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from rcgp.botorch import Evaluation, OptimisationResult
+
+__all__ = ["optimise_program", "parameter_bounds", "print_found", "program_of"]
+
+# Exit codes: where no evaluation has a value, and after an interrupt; bad input has another.
+_NOTHING_FOUND, _INTERRUPTED = 1, 130
+
+# What a failed evaluation's reason keeps of a line that the program wrote.
+_LONGEST = 200
+
+
+def parameter_bounds(given: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Bounds from texts such as ``x:0:1``.
+
+    Raises:
+        ValueError: where one is not of that form, or two have the same name. What the numbers are is not checked.
+    """
+    bounds: dict[str, tuple[float, float]] = {}
+    for text in given:
+        name, _, rest = text.partition(":")
+        try:
+            low, high = (float(part) for part in rest.split(":"))
+        except ValueError:
+            raise ValueError(f"--parameter {text!r} must be name:low:high, as in x:0:1") from None
+        if not name or not name.isprintable():
+            raise ValueError(f"--parameter {text!r} needs a name, as in x:0:1")
+        if name in bounds:
+            raise ValueError(f"--parameter {name!r} is given twice")
+        bounds[name] = low, high
+    return bounds
+
+
+def program_of(command: str) -> list[str]:
+    """A command as a list of words. No shell takes part.
+
+    Raises:
+        ValueError: if it is none, or there is no such program.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ValueError(f"--command {command!r} cannot be read: {error}") from None
+    if not words:
+        raise ValueError("--command is empty")
+    if shutil.which(words[0]) is None:
+        raise ValueError(f"--command {command!r}: there is no program {words[0]!r}")
+    return words
+
+
+def optimise_program(
+    command: str,
+    parameters: Sequence[str],
+    budget: int,
+    maximise: bool,
+    seed: int | None,
+    trace: Path | None,
+    timeout: float | None,
+    console: Console,
+) -> OptimisationResult:
+    """Optimise what an external program computes.
+
+    Args:
+        command: the program with its arguments.
+        parameters: texts such as ``x:0:1``.
+        budget, maximise, seed, trace: as in :func:`rcgp.botorch.optimise`.
+        timeout: seconds after which an evaluation has failed.
+        console: for progress.
+
+    Raises:
+        typer.Exit: after an interrupt, with code 130.
+        ValueError: for bad input, and where BoTorch is missing.
+    """
+    words, bounds = program_of(command), parameter_bounds(parameters)
+    if timeout is not None and not 0.0 < timeout < math.inf:
+        raise ValueError(f"--timeout must be a number of seconds above 0, got {timeout:g}")
+    try:
+        from rcgp.botorch import optimise
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    try:
+        with _progress(console, budget) as report:
+            return optimise(
+                lambda x: _run(words, x, timeout),
+                bounds,
+                budget,
+                maximise=maximise,
+                seed=seed,
+                trace=trace,
+                progress=report,
+            )
+    except KeyboardInterrupt:
+        left = "nothing was kept: give --trace next time" if trace is None else "the same command goes on from there"
+        console.print(f"rcgp: interrupted; {left}", markup=False, soft_wrap=True)
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def print_found(result: OptimisationResult, console: Console, as_json: bool) -> None:
+    """Show a result, for people or as one JSON object.
+
+    Raises:
+        typer.Exit: with code 1 where no evaluation has a value.
+    """
+    if as_json:
+        typer.echo(json.dumps(_content(result), ensure_ascii=False, allow_nan=False))
+    else:
+        console.print(str(result), markup=False, soft_wrap=True)
+    if result.x is None:
+        raise typer.Exit(_NOTHING_FOUND)
+
+
+def _content(result: OptimisationResult) -> dict[str, Any]:
+    return {
+        "x": result.x,
+        "value": result.value,
+        "deviation": result.deviation,
+        "evaluation": result.number,
+        "maximise": result.maximise,
+        "evaluations": [_row(e) for e in result.evaluations],
+        "suspicious": [_row(e) for e in result.suspicious],
+        "failed": [_row(e) for e in result.failed],
+    }
+
+
+def _row(e: Evaluation) -> dict[str, Any]:
+    row: dict[str, Any] = {"evaluation": e.number, "x": e.x, "seconds": e.seconds}
+    if e.value is None:
+        return {**row, "reason": e.reason}
+    return {**row, "value": e.value, "expected": e.expected, "deviation": e.deviation, "weight": e.weight}
+
+
+def _run(words: Sequence[str], x: dict[str, float], timeout: float | None) -> float:
+    """Run the program once.
+
+    Raises:
+        EvaluationError: where it ends with an error, takes too long, or writes no number.
+    """
+    from rcgp.botorch import EvaluationError
+
+    # In a group of its own, so that what it starts ends with it.
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(json.dumps(x).encode(), timeout)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        raise EvaluationError(f"it took longer than {timeout:g} s") from None
+    except BaseException:
+        _end(process)
+        raise
+    said = _last_line(err)
+    if process.returncode:
+        code = process.returncode
+        how = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
+        raise EvaluationError(f"{how}: {said}" if said else how)
+    last = _last_line(out)
+    try:
+        return float(last)
+    except ValueError:
+        wrote = f"its last line is no number: {last!r}" if last else "it wrote nothing"
+        raise EvaluationError(f"{wrote}; {said}" if said else wrote) from None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program and what it has started."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signal.SIGKILL)
+    else:  # Windows
+        process.kill()
+    process.communicate()
+
+
+def _last_line(output: bytes) -> str:
+    """The last line with something in it, without control characters."""
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    text = lines[-1].strip() if lines else ""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)[:_LONGEST]
+
+
+@contextmanager
+def _progress(console: Console, budget: int) -> Iterator[bool | Callable[[int, float], None]]:
+    """A bar that goes away at the end; none where nobody looks, in a pipe or a file."""
+    if not console.is_terminal:
+        yield False
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("optimise", total=budget)
+
+        def report(done: int, best: float) -> None:
+            found = "" if math.isnan(best) else f", best {best:.6g}"
+            bar.update(task, completed=done, description=f"optimise{found}")
+
+        yield report

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from problems_of_botorch import OUTLIERS, ROWS, make_data, make_model, pseudo_data, state_of
+from rcgp.botorch import LeaveOneOutObjective
+from rcgp.core.trimming import trim
+from rcgp.weights import Constant, InverseMultiquadric
+
+C = 2.0
+
+
+def value_of(model):
+    """The objective as optimisers compute it, in training mode."""
+    objective = LeaveOneOutObjective(model).train()
+    return objective(model(*model.train_inputs), model.train_targets)
+
+
+def log_prior(model):
+    return sum(prior.log_prob(closure(module)).sum().item() for _, module, prior, closure, _ in model.named_priors())
+
+
+@pytest.mark.parametrize("inputs", ["none", "normalize", "warp"])
+def test_is_the_papers_by_refits(inputs):
+    model = make_model(*make_data(), inputs=inputs, centre="prior", weight=InverseMultiquadric(c=C))
+    value = value_of(model).item()
+    model.eval()
+    X, y = model.train_inputs[0].numpy(), model.train_targets.numpy()
+    noise, m = model.likelihood.noise.item(), np.full(ROWS, model.mean_module.constant.item())
+    lengthscale = model.covar_module.base_kernel.lengthscale[0].detach().numpy()
+    K = reference.se_kernel(X, X, lengthscale, model.covar_module.outputscale.item())
+    w, slope = reference.imq(y - m, C, noise)
+    mean, variance = reference.leave_one_out_by_refits(K, y, m, w, slope, noise)
+    expected = (reference.log_normal(y, mean, variance).sum() + log_prior(model)) / ROWS
+    assert log_prior(model) != 0.0
+    assert value == pytest.approx(expected, rel=1e-8)
+
+
+def test_with_adaptive_centres_errors_count_up_to_their_thresholds():
+    model = make_model(*make_data())
+    K, m, z, r = (values.detach().numpy() for values in pseudo_data(model))
+    y, noise = model.train_targets.numpy(), model.likelihood.noise.item()
+    tensors = (torch.tensor(values) for values in (K, y - m, np.full(ROWS, noise)))
+    threshold = trim(*tensors).threshold.numpy()
+    total = 0.0
+    for row in range(ROWS):
+        rest = [other for other in range(ROWS) if other != row]
+        A = np.linalg.inv(K[np.ix_(rest, rest)] + np.diag(r[rest]))
+        error = y[row] - m[row] - K[row, rest] @ A @ (z - m)[rest]
+        variance = K[row, row] - K[row, rest] @ A @ K[rest, row] + noise
+        assert row not in OUTLIERS or abs(error) > threshold[row]
+        total += reference.log_normal(min(abs(error), threshold[row]), 0.0, variance)
+    assert value_of(model).item() == pytest.approx((total + log_prior(model)) / ROWS, rel=1e-8)
+
+
+def test_outliers_have_bounded_influence():
+    X, Y = make_data()
+    values = []
+    for size in (1e4, 1e8, 1e300):
+        Y[OUTLIERS] = size
+        values.append(value_of(make_model(X, Y, outcomes="none")).item())
+    assert values[1] == pytest.approx(values[0], rel=1e-6)
+    assert values[2] == pytest.approx(values[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("weight", [InverseMultiquadric(c=C), Constant()])
+@pytest.mark.parametrize("inputs", ["none", "warp"])
+def test_gradient_passes_gradcheck(weight, inputs):
+    model = make_model(*make_data(n=6), inputs=inputs, centre="prior", weight=weight)
+    objective = LeaveOneOutObjective(model).train()
+    names, values = zip(*((name, p) for name, p in objective.named_parameters() if p.requires_grad), strict=True)
+
+    def value(*parameters):
+        named = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(Evaluated(objective), {f"objective.{n}": p for n, p in named.items()}, ())
+
+    assert any("noise" in name for name in names)
+    assert any("lengthscale" in name for name in names)
+    assert torch.autograd.gradcheck(value, tuple(p.detach().clone().requires_grad_() for p in values))
+
+
+class Evaluated(torch.nn.Module):
+    """The objective at its own model's data."""
+
+    def __init__(self, objective):
+        super().__init__()
+        self.objective = objective
+
+    def forward(self):
+        model = self.objective.model
+        return self.objective(model(*model.train_inputs), model.train_targets)
+
+
+def test_gradient_with_adaptive_centres_is_finite_and_no_parameter_is_forgotten():
+    model = make_model(*make_data(m=2), inputs="warp")
+    value_of(model).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert (parameter.grad != 0).all(), name
+
+
+@pytest.mark.parametrize("centre", ["adaptive", "prior"])
+def test_of_a_batch_is_that_of_each_model(centre):
+    X, Y = make_data(batch=(2,))
+    model = make_model(X, Y, centre=centre)
+    values = value_of(model)
+    assert values.shape == (2,)
+    for number in range(2):
+        single = make_model(X[number], Y[number], centre=centre)
+        single.load_state_dict(state_of(model, (number,), (2,)))
+        assert values[number].item() == pytest.approx(value_of(single).item(), rel=1e-9)
+
+
+def test_with_known_noises():
+    Yvar = 0.01 + 0.02 * torch.rand(ROWS, 1, dtype=torch.float64)
+    model = make_model(*make_data(), train_Yvar=Yvar, outcomes="none", centre="prior", weight=Constant())
+    value = value_of(model).item()
+    K, m = model.covar_module(model.train_inputs[0]).to_dense().detach(), model.mean_module.constant.item()
+    A = torch.linalg.inv(K + Yvar.squeeze(-1).diag())
+    variance = 1.0 / A.diagonal()
+    error = (A @ (model.train_targets - m)) * variance
+    expected = reference.log_normal(error.numpy(), 0.0, variance.numpy()).sum()
+    assert value == pytest.approx((expected + log_prior(model)) / ROWS, rel=1e-8)
+
+
+def test_takes_gpytorchs_arguments():
+    model = make_model(*make_data())
+    one, two = LeaveOneOutObjective(model), LeaveOneOutObjective(model.likelihood, model)
+    assert one.model is two.model is model
+    assert one.likelihood is two.likelihood is model.likelihood

@@ -1,0 +1,169 @@
+"""The file of an optimisation's evaluations: what was finished is never lost and never repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rcgp.botorch.box import Box
+from rcgp.botorch.trace import Finished, Plan, Trace
+
+BOX = Box.of({"x": (0, 1), "y": (-5, 10)})
+PLAN = Plan(BOX, maximise=False, seed=3, initial=None)
+
+
+def opened(path, plan=PLAN):
+    return Trace(path, plan, seed=1, initial=5)
+
+
+def fill(path, numbers=(1, 2)):
+    with opened(path) as trace:
+        for number in numbers:
+            trace.start(number, (0.5, 0.1 * number))
+            trace.finish(Finished(number, (0.5, 0.1 * number), 1.5 * number, "", 0.25))
+
+
+def test_what_is_written_is_read_again_to_the_bit(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    awkward = Finished(1, (1 / 3, 0.1 + 0.2), 2.0**-1074, "", 0.125)
+    failed = Finished(2, (0.0, -5.0), None, 'ValueError: "no"\n\udc80', 1.0)
+    with opened(path) as trace:
+        trace.start(1, awkward.values)
+        trace.finish(awkward)
+        trace.finish(failed)
+        trace.start(3, (1.0, 10.0))
+    with opened(path) as trace:
+        assert trace.finished == {1: awkward, 2: failed}
+        assert trace.started == {1: awkward.values, 3: (1.0, 10.0)}
+        assert (trace.seed, trace.initial) == (3, 5)
+
+
+def test_seed_and_initial_are_those_of_the_file_where_none_are_given(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    with Trace(path, Plan(BOX, False, None, None), seed=77, initial=9):
+        pass
+    with Trace(path, Plan(BOX, False, None, None), seed=1, initial=2) as trace:
+        assert (trace.seed, trace.initial) == (77, 9)
+
+
+def test_the_header_says_what_is_optimised(tmp_path):
+    import rcgp
+
+    fill(tmp_path / "trace.jsonl")
+    first, second, third = (tmp_path / "trace.jsonl").read_text().splitlines()[:3]
+    assert json.loads(first) == {
+        "rcgp_trace": 1,
+        "version": rcgp.__version__,
+        "bounds": {"x": [0.0, 1.0], "y": [-5.0, 10.0]},
+        "maximise": False,
+        "seed": 3,
+        "initial": 5,
+    }
+    assert json.loads(second) == {"event": "started", "number": 1, "x": {"x": 0.5, "y": 0.1}}
+    assert json.loads(third)["event"] == "finished"
+
+
+def test_a_file_cut_at_any_byte_is_read_as_far_as_it_is_whole(tmp_path):
+    whole = tmp_path / "whole.jsonl"
+    fill(whole)
+    content, path = whole.read_bytes(), tmp_path / "cut.jsonl"
+    for size in range(len(content) + 1):
+        path.write_bytes(content[:size])
+        # A line is whole without the newline, too.
+        lines = [line for line in content[: size + 1].splitlines(keepends=True)[1:] if line.endswith(b"\n")]
+        finished = sum(b'"finished"' in line for line in lines)
+        with opened(path) as trace:
+            assert len(trace.finished) == finished, size
+            trace.finish(Finished(9, (0.5, 0.5), 9.0, "", 0.0))
+        with opened(path) as trace:
+            assert sorted(trace.finished) == [*range(1, finished + 1), 9], size
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        (Plan(Box.of({"x": (0, 2), "y": (-5, 10)}), False, 3, None), "bounds"),
+        (Plan(Box.of({"y": (-5, 10), "x": (0, 1)}), False, 3, None), "bounds"),
+        (Plan(Box.of([(0, 1), (-5, 10)]), False, 3, None), "bounds"),
+        (Plan(BOX, True, 3, None), "maximise"),
+        (Plan(BOX, False, 4, None), "seed"),
+        (Plan(BOX, False, 3, 6), "initial"),
+    ],
+)
+def test_a_trace_of_another_optimisation_is_refused_and_left_as_it_was(tmp_path, plan, told):
+    path = tmp_path / "trace.jsonl"
+    fill(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=rf"trace .*another optimisation: its {told} is"), opened(path, plan):
+        pass
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"row,price\n1,2\n", b"{}\n", b'{"rcgp_trace": 2}\n', b"\xff\xfe", b"[" * 99999])
+def test_a_file_of_another_kind_is_refused_and_left_as_it_was(tmp_path, content):
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"trace .*another kind"), opened(path):
+        pass
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "finished", "number": 3, "x": {"x": 0.5, "y": 0.1}, "seconds": 1}',
+        '{"event": "finished", "number": 3, "x": {"x": 0.5, "y": 0.1}, "seconds": 1, "value": NaN}',
+        '{"event": "finished", "number": 3, "x": {"x": 0.5, "y": 0.1}, "seconds": 1, "value": "1"}',
+        '{"event": "started", "number": 3, "x": {"x": 7, "y": 0.1}}',
+        '{"event": "started", "number": 3, "x": {"x": 0.5}}',
+        '{"event": "started", "number": 0, "x": {"x": 0.5, "y": 0.1}}',
+        '{"event": "begun", "number": 3, "x": {"x": 0.5, "y": 0.1}}',
+        "[]",
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named(tmp_path, line):
+    path = tmp_path / "trace.jsonl"
+    fill(path)
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=r"trace .*damaged in line 6"), opened(path):
+        pass
+
+
+def test_a_file_is_locked_against_others_and_free_afterwards(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    code = (
+        "import sys; from rcgp.botorch.box import Box; from rcgp.botorch.trace import Plan, Trace\n"
+        "plan = Plan(Box.of({'x': (0, 1), 'y': (-5, 10)}), False, 3, None)\n"
+        "with Trace(sys.argv[1], plan, 1, 5): print('open', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(ValueError, match=r"trace .*in use"), opened(path):
+            pass
+    finally:
+        other.kill()
+        other.communicate()
+    with opened(path), pytest.raises(ValueError, match=r"trace .*in use"), opened(path):
+        pass
+    with opened(path):
+        pass
+
+
+def test_where_a_file_cannot_be_written_it_is_said_at_once(tmp_path):
+    for path in (tmp_path, tmp_path / "none" / "trace.jsonl", os.devnull):
+        with pytest.raises(ValueError, match=r"trace .*cannot be written"), opened(path):
+            pass
+
+
+def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fill(None)
+    assert not list(tmp_path.iterdir())

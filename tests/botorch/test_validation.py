@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from botorch.models.transforms import Log
+
+from problems_of_botorch import ROWS, D, make_data, make_model
+from rcgp.botorch import LeaveOneOutObjective, SingleTaskRCGP, fit
+from rcgp.weights import Constant
+
+
+def data_with(name, value, row, column):
+    X, Y = make_data(m=2)
+    data = {"train_X": X, "train_Y": Y, "train_Yvar": torch.full_like(Y, 0.01)}
+    data[name][row, column] = value
+    return data
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["train_X", "train_Y", "train_Yvar"])
+def test_bad_numbers_are_named(name, value):
+    shown = str(value).replace("nan", "NaN")
+    with pytest.raises(InputDataError, match=rf"{name} contains {shown} in row 3, column 1"):
+        SingleTaskRCGP(**data_with(name, value, 3, 1))
+
+
+def test_bad_numbers_of_a_batch_are_named():
+    X, Y = make_data(batch=(2,))
+    Y[1, 4, 0] = torch.nan
+    with pytest.raises(InputDataError, match="train_Y contains NaN in row 4, column 0"):
+        SingleTaskRCGP(X, Y)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_variances_must_be_positive(value):
+    with pytest.raises(InputDataError, match="train_Yvar must be positive, which it is not in row 3"):
+        SingleTaskRCGP(**data_with("train_Yvar", value, 3, 1))
+
+
+def test_what_a_transform_breaks_is_named():
+    X, Y = make_data()
+    Y[5] = -1.0
+    with pytest.raises(InputDataError, match="train_Y after the transforms contains NaN in row 5, column 0"):
+        SingleTaskRCGP(X, Y, outcome_transform=Log())
+
+
+@pytest.mark.parametrize(
+    ("X", "Y", "message"),
+    [
+        ((6, 2), (6,), r"got \(6, 2\) and \(6,\); use train_Y.unsqueeze\(-1\)"),
+        ((6, 2), (5, 1), r"got \(6, 2\) and \(5, 1\)"),
+        ((6,), (6,), r"train_X must have shape \.\.\. x n x d"),
+        ((2, 6, 2), (6, 1), r"got \(2, 6, 2\) and \(6, 1\)"),
+        ((2, 6, 2), (3, 6, 1), r"got \(2, 6, 2\) and \(3, 6, 1\)"),
+        ((0, 2), (0, 1), r"train_X is empty: its shape is \(0, 2\)"),
+        ((6, 0), (6, 1), r"train_X is empty: its shape is \(6, 0\)"),
+    ],
+)
+def test_wrong_shapes_of_training_data_are_named(X, Y, message):
+    with pytest.raises(BotorchTensorDimensionError, match=message):
+        SingleTaskRCGP(torch.rand(X, dtype=torch.float64), torch.rand(Y, dtype=torch.float64))
+
+
+def test_wrong_shape_of_variances_is_named():
+    X, Y = make_data(m=2)
+    with pytest.raises(BotorchTensorDimensionError, match=r"train_Yvar must have the shape of train_Y, \(10, 2\)"):
+        SingleTaskRCGP(X, Y, torch.ones(ROWS, 1, dtype=torch.float64))
+
+
+def test_data_must_be_tensors():
+    X, Y = make_data()
+    with pytest.raises(InputDataError, match="train_Y must be a tensor, got list"):
+        SingleTaskRCGP(X, Y.tolist())
+
+
+def test_types_must_agree():
+    X, Y = make_data()
+    with pytest.raises(InputDataError, match="dtype"):
+        SingleTaskRCGP(X, Y.float())
+
+
+@pytest.mark.parametrize("outputs", [[2], [0, 5], [-3]])
+def test_unknown_outputs_are_named(outputs):
+    model = make_model(*make_data(m=2))
+    x = torch.rand(3, D, dtype=torch.float64)
+    with pytest.raises(IndexError, match=f"output_indices has {outputs[-1]}, but the model has 2 outputs"):
+        model.posterior(x, output_indices=outputs)
+    with pytest.raises(IndexError, match=f"idcs has {outputs[-1]}, but the model has 2 outputs"):
+        model.subset_output(outputs)
+
+
+def test_unknown_output_of_a_model_with_one():
+    model = make_model(*make_data())
+    with pytest.raises(IndexError, match=r"output_indices has 1, but the model has 1 output$"):
+        model.posterior(torch.rand(3, D, dtype=torch.float64), output_indices=[1])
+
+
+@pytest.mark.parametrize("shape", [(3, D + 1), (2, 3, 1), (D,)])
+def test_wrong_test_columns_are_named(shape):
+    model = make_model(*make_data())
+    with pytest.raises(BotorchTensorDimensionError, match=rf"X must have shape \.\.\. x q x {D} like the training"):
+        model.posterior(torch.rand(shape, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("X", "Y", "message"),
+    [
+        ((4, D + 1), (4, 2), rf"X must have shape \.\.\. x n' x {D}, got \(4, {D + 1}\)"),
+        ((4, D), (4, 1), r"Y must have shape \.\.\. x 4 x 2, a row for each of X and 2 outputs, got \(4, 1\)"),
+        ((4, D), (3, 2), r"Y must have shape \.\.\. x 4 x 2"),
+    ],
+)
+def test_wrong_shapes_of_new_observations_are_named(X, Y, message):
+    model = make_model(*make_data(m=2))
+    with pytest.raises(BotorchTensorDimensionError, match=message):
+        model.condition_on_observations(torch.rand(X, dtype=torch.float64), torch.rand(Y, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["X", "Y"])
+def test_bad_new_observations_are_named(name):
+    model = make_model(*make_data(m=2))
+    X, Y = make_data(n=4, m=2)
+    {"X": X, "Y": Y}[name][2, 1] = torch.nan
+    with pytest.raises(InputDataError, match=f"{name} contains NaN in row 2, column 1"):
+        model.condition_on_observations(X, Y)
+
+
+def test_centre_and_weight_must_fit():
+    X, Y = make_data()
+    with pytest.raises(ValueError, match=r'centre must be "adaptive" or "prior", got \'median\''):
+        SingleTaskRCGP(X, Y, centre="median")
+    with pytest.raises(ValueError, match=r'a weight needs centre="prior"'):
+        SingleTaskRCGP(X, Y, weight=Constant())
+    with pytest.raises(TypeError, match=r"weight must be a WeightFunction of rcgp\.weights, got str"):
+        SingleTaskRCGP(X, Y, weight="imq", centre="prior")
+
+
+def test_only_this_kind_of_model_is_fitted():
+    with pytest.raises(TypeError, match="model must be a SingleTaskRCGP, got Linear"):
+        fit(torch.nn.Linear(1, 1))
+    with pytest.raises(TypeError, match="LeaveOneOutObjective needs a SingleTaskRCGP, got NoneType"):
+        LeaveOneOutObjective(make_model(*make_data()).likelihood)

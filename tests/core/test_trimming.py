@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from rcgp.core.trimming import outlier_log_odds, trim
+
+SHARE, WIDTH, LEAST, MOST, UNKNOWN, ABSURD, TOO_FEW = 0.1, 3.0, 2.5, 0.4, 0.5, 300.0, 2
+
+
+def make_problem(n=20, seed=0, outliers=(3, 8, 14), size=8.0, noise=0.01):
+    """Kernel matrix, residuals of a smooth function with some far off, and noises."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(0, 1, (n, 2))
+    e = np.sin(4 * X.sum(-1)) + noise**0.5 * random.standard_normal(n)
+    e[list(outliers)] += size
+    return reference.se_kernel(X, X, np.array([0.4, 0.6]), 1.3), e, np.full(n, noise)
+
+
+def trim_of(K, e, r):
+    return trim(*(torch.tensor(values) for values in (K, e, r)))
+
+
+class Twin:
+    """The same rule, with matrices inverted from the beginning for each row."""
+
+    def __init__(self, K, e, r):
+        self.K, self.e, self.r = K, e, r
+        scatter = np.median(np.abs(e)) / 0.6744897501960817
+        self.width = WIDTH * max(scatter, np.sqrt(r.min()))
+        self.trusted, self.taken_back = np.ones(len(e), dtype=bool), []
+
+    def predict(self, row):
+        """Mean and variance of one observation from the trusted rows other than itself."""
+        rest = np.flatnonzero(self.trusted & (np.arange(len(self.e)) != row))
+        A = np.linalg.inv(self.K[np.ix_(rest, rest)] + np.diag(self.r[rest]))
+        k = self.K[row, rest]
+        return k @ A @ self.e[rest], self.K[row, row] - k @ A @ k + self.r[row]
+
+    def log_odds(self, e):
+        """log ε/(1 − ε) + log q(e), q the Cauchy distribution of this width."""
+        return np.log(SHARE / (1 - SHARE)) - np.log(np.pi * self.width * (1 + (e / self.width) ** 2))
+
+    def limit(self, row, mean, variance):
+        """t: where the row is as likely as an outlier or, if the others say little of its place, absurd."""
+        t, deviation = 0.0, np.sqrt(variance)
+        for _ in range(2):
+            worth = self.log_odds(abs(mean) + t * deviation)
+            t = np.sqrt(max(-2 * (worth + np.log(deviation)) - np.log(2 * np.pi), LEAST**2))
+        if variance - self.r[row] < UNKNOWN * self.K[row, row]:
+            return t
+        return max(t, ABSURD * self.width / deviation)
+
+    def excess(self, row):
+        """By how much a row is further off, in standard deviations, than it may be."""
+        mean, variance = self.predict(row)
+        return abs(self.e[row] - mean) / np.sqrt(variance) - self.limit(row, mean, variance)
+
+    def run(self):
+        n = len(self.e)
+        for _ in range(int(MOST * (n - TOO_FEW))):
+            excess = [self.excess(row) if self.trusted[row] else -np.inf for row in range(n)]
+            if max(excess) <= 0:
+                break
+            self.trusted[np.argmax(excess)] = False
+        for _ in range(int(MOST * (n - TOO_FEW))):
+            slack = [-np.inf if self.trusted[row] else -self.excess(row) for row in range(n)]
+            if max(slack) <= 0:
+                break
+            self.taken_back.append(int(np.argmax(slack)))
+            self.trusted[self.taken_back[-1]] = True
+        moments = np.array([self.predict(row) for row in range(n)])
+        threshold = [self.limit(row, m, v) * np.sqrt(v) for row, (m, v) in enumerate(moments)]
+        return self.trusted, moments[:, 0], moments[:, 1], np.array(threshold)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.05])
+@pytest.mark.parametrize("size", [0.0, 1.5, 8.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_the_rule_with_inverted_matrices(seed, size, noise):
+    K, e, r = make_problem(seed=seed, size=size, noise=noise)
+    trimmed, expected = trim_of(K, e, r), Twin(K, e, r).run()
+    np.testing.assert_array_equal(trimmed.trusted, expected[0])
+    for values, twin in zip(trimmed[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(values, twin, rtol=1e-7, atol=1e-9)
+
+
+def test_known_noises_count():
+    K, e, r = make_problem(size=1.0)
+    r = r * np.linspace(0.5, 3.0, len(r))
+    r[8] = 4.0  # an outlier among exact rows, but not among those of its own noise
+    trimmed, expected = trim_of(K, e, r), Twin(K, e, r).run()
+    np.testing.assert_array_equal(trimmed.trusted, expected[0])
+    assert trimmed.trusted[8]
+    for values, twin in zip(trimmed[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(values, twin, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 13])
+def test_outliers_are_rejected_and_nothing_else(seed):
+    trusted = trim_of(*make_problem(seed=seed)).trusted
+    assert (~trusted).nonzero().squeeze(-1).tolist() == [3, 8, 14]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clean_rows_are_trusted(seed):
+    assert trim_of(*make_problem(seed=seed, outliers=())).trusted.all()
+
+
+@pytest.mark.parametrize("seed", [0, 13, 20])
+def test_rows_that_outliers_made_look_bad_are_taken_back(seed):
+    problem = make_problem(seed=seed)
+    twin = Twin(*problem)
+    twin.run()
+    assert twin.taken_back
+    trusted = trim_of(*problem).trusted
+    assert trusted[twin.taken_back].all()
+    assert (~trusted).nonzero().squeeze(-1).tolist() == [3, 8, 14]
+
+
+def test_batch_is_row_of_singles():
+    problems = [make_problem(seed=seed, size=size) for seed, size in ((0, 8.0), (1, 0.0), (2, 1.5), (3, 1e300))]
+    batch = trim(*(torch.tensor(np.stack(values)).unflatten(0, (2, 2)) for values in zip(*problems, strict=True)))
+    for number, problem in enumerate(problems):
+        single = trim_of(*problem)
+        assert torch.equal(batch.trusted.flatten(0, 1)[number], single.trusted)
+        for values, expected in zip(batch[1:], single[1:], strict=True):
+            torch.testing.assert_close(values.flatten(0, 1)[number], expected, rtol=1e-8, atol=1e-10)
+
+
+def test_one_kernel_matrix_serves_several_outputs():
+    K, e, r = (torch.tensor(values) for values in make_problem())
+    both = trim(K, torch.stack([e, -e]), r)
+    assert torch.equal(both.trusted[1], both.trusted[0])
+    torch.testing.assert_close(both.mean[1], -both.mean[0])
+
+
+@pytest.mark.parametrize("size", [1e4, 1e20, 1e150, 1e300, -1e300])
+def test_how_far_outliers_are_does_not_matter(size):
+    K, e, r = make_problem()
+    near = trim_of(K, e, r)
+    e[[3, 8, 14]] = size
+    far = trim_of(K, e, r)
+    assert torch.equal(far.trusted, near.trusted)
+    for values, expected in zip(far[1:], near[1:], strict=True):
+        torch.testing.assert_close(values, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_order_of_rows_does_not_matter():
+    K, e, r = make_problem(size=1.5, noise=1e-3)
+    order = np.random.default_rng(1).permutation(len(e))
+    there, here = trim_of(K[np.ix_(order, order)], e[order], r[order]), trim_of(K, e, r)
+    assert not here.trusted.all()
+    for values, expected in zip(there, here, strict=True):
+        torch.testing.assert_close(values, expected[torch.tensor(order)], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("unit", [-1e-6, 1e-3, 1e6])
+def test_unit_of_observations_does_not_matter(unit):
+    K, e, r = make_problem(size=1.5, noise=1e-3)
+    scaled, plain = trim_of(unit**2 * K, unit * e, unit**2 * r), trim_of(K, e, r)
+    assert torch.equal(scaled.trusted, plain.trusted)
+    torch.testing.assert_close(scaled.mean / unit, plain.mean, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(scaled.variance / unit**2, plain.variance, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(scaled.threshold / abs(unit), plain.threshold, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 11, 20])
+def test_at_most_two_in_five_are_rejected(n):
+    """However bad all rows are: here noise is far below the differences of neighbours."""
+    random = np.random.default_rng(0)
+    K = reference.se_kernel(np.zeros((n, 1)), np.zeros((n, 1)), np.ones(1), 1.0)
+    e = 10.0 ** random.uniform(0, 6, n)
+    rejected = int((~trim_of(K, e, np.full(n, 1e-6)).trusted).sum())
+    assert rejected <= 0.4 * n
+    assert rejected == max(0, int(0.4 * (n - 2)))
+
+
+def test_threshold_of_a_row_does_not_depend_on_its_observation():
+    """But for the width of outliers, a median, which this does not change."""
+    K, e, r = make_problem()
+    e[0] = 2.0 * np.abs(e).max()
+    before = trim_of(K, e, r)
+    e[0] *= 3.0
+    after = trim_of(K, e, r)
+    assert not before.trusted[0]
+    torch.testing.assert_close(after.threshold, before.threshold, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(after.mean, before.mean, rtol=1e-8, atol=1e-10)
+
+
+def test_threshold_is_where_a_row_is_as_likely_as_an_outlier():
+    """(1 − ε) N(e; μ, S²) = ε q(e) at μ ± t S, on the side away from zero."""
+    K, e, r = make_problem(noise=1e-3)
+    trimmed, twin = trim_of(K, e, r), Twin(K, e, r)
+    mean, variance, threshold = (values.numpy() for values in trimmed[1:])
+    known = variance - r < UNKNOWN * np.diag(K)
+    wide = known & (threshold > LEAST * np.sqrt(variance) * (1 + 1e-9))
+    assert wide.any()
+    inlier = -0.5 * (np.log(2 * np.pi * variance) + threshold**2 / variance)
+    # Two steps of the equation for t come this close.
+    np.testing.assert_allclose(inlier[wide], twin.log_odds(np.abs(mean) + threshold)[wide], atol=0.1)
+
+
+def test_far_from_other_rows_all_but_the_absurd_is_allowed():
+    K, e, r = make_problem(outliers=())
+    K[0, 1:] = K[1:, 0] = 0.0  # a row that no other says anything of
+    width = Twin(K, e, r).width
+    e[0] = 200.0 * width
+    assert trim_of(K, e, r).trusted[0]
+    e[0] = 400.0 * width
+    assert not trim_of(K, e, r).trusted[0]
+
+
+def test_single_precision():
+    K, e, r = (torch.tensor(values) for values in make_problem())
+    double, single = trim(K, e, r), trim(K.float(), e.float(), r.float())
+    assert torch.equal(single.trusted, double.trusted)
+    for values, expected in zip(single[1:], double[1:], strict=True):
+        assert values.dtype == torch.float32
+        torch.testing.assert_close(values.double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_log_odds_are_those_of_a_cauchy_distribution():
+    _, e, r = make_problem()
+    twin = Twin(np.eye(len(e)), e, r)
+    odds = outlier_log_odds(torch.tensor(e), torch.tensor(r))
+    np.testing.assert_allclose(odds, twin.log_odds(e), rtol=1e-10)
+    assert outlier_log_odds(torch.tensor([1.0, 1.0, 1e300], dtype=torch.float64), torch.tensor(0.1)).isfinite().all()

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rcgp.chunks import Serial, Threads, chunks_of
+from rcgp.training.chunked import fit_chunks
+from rcgp.training.stages import Stages
+
+random = np.random.default_rng(0)
+X = random.uniform(-2, 2, (120, 1))
+Y = np.sin(2 * X[:, 0]) + 0.1 * random.standard_normal(120)
+STEPS = ["sample", "hyperparameters", "inducing points", "all rows"]
+
+
+class Told:
+    """Remembers what it is told."""
+
+    def __init__(self):
+        self.steps, self.evaluations = [], []
+
+    def __call__(self, evaluations, best):
+        self.evaluations.append(evaluations)
+
+    def stage(self, name, done, total):
+        self.steps.append((name, done, total))
+
+
+@pytest.mark.parametrize("engine", [Serial(), Threads(2)])
+def test_steps_and_passes_are_told_of(engine):
+    told = Told()
+    fit_chunks(chunks_of(X, Y, rows=50), engine, inducing=10, fit_rows=40, progress=told)
+    assert [name for name, done, _ in told.steps if not done] == STEPS
+    assert told.evaluations
+    passes = [(done, total) for name, done, total in told.steps if name == "all rows" and done]
+    assert len(passes) == 6  # two, of three chunks each
+    assert [done for done, _ in passes].count(120) == 2
+    assert {total for _, total in passes} == {120}
+    assert [total for name, done, total in told.steps if name == "sample"][:4] == [0, 0, 0, 0]  # not known before
+
+
+def test_a_plain_function_is_told_of_evaluations_only():
+    heard = []
+    fit_chunks(
+        chunks_of(X, Y), Serial(), inducing=10, fit_rows=40, progress=lambda evaluations, best: heard.append(best)
+    )
+    assert len(heard) > 5
+
+
+def test_progress_is_shown_by_step(capsys):
+    fit_chunks(chunks_of(X, Y, rows=50), Serial(), inducing=10, fit_rows=40, polish=2, progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = [line.split("\r")[-1].strip() for line in err.rstrip("\n").split("\n")]
+    assert [line.partition(":")[0] for line in lines] == [*STEPS[:3], "polish", "all rows"]
+    assert "evaluations, best" in lines[1]
+    assert "evaluations, best" in lines[3]
+    assert lines[4] == "all rows: 120 of 120 rows"
+
+
+def test_nothing_is_shown_unless_asked_for(capsys):
+    stages = Stages(False)
+    engine = Serial()
+    assert stages.watched(engine) is engine
+    with stages.step("one"):
+        pass
+    assert list(stages.seconds) == ["one"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_step_that_fails_is_not_timed():
+    stages = Stages(False)
+    with pytest.raises(KeyError), stages.step("one"):
+        raise KeyError
+    assert stages.seconds == {}
