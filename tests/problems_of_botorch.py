@@ -83,7 +83,8 @@ def state_of(model, index, batch):
 def pseudo_data(model):
     """Kernel matrix, prior mean, pseudo-observations and pseudo-noises, ``... x n``: adaptive weights by hand.
 
-    The Plateau weight is w² = 1/(1 + u⁸), u = (e − g)/c, with centres g and thresholds c of the rows that are trusted.
+    The weight is w² = 1/(1 + (S²/σ²) u³²), u = (e − g)/c, with centres g, deviations S and thresholds c by the trusted
+    rows.
     """
     model.eval()
     with torch.no_grad():
@@ -92,5 +93,6 @@ def pseudo_data(model):
         e = y - m
         trimmed = trim(K, e, noise)
         u = (e - trimmed.mean) / trimmed.threshold
-        z = y + noise * 8.0 * u**7 / (trimmed.threshold * (1.0 + u**8))
-        return K, m, z, noise * (1.0 + u**8)
+        gain = trimmed.variance / noise.mean(dim=-1, keepdim=True)
+        z = y + noise * 32.0 * gain * u**31 / (trimmed.threshold * (1.0 + gain * u**32))
+        return K, m, z, noise * (1.0 + gain * u**32)

@@ -131,7 +131,7 @@ def test_batch_is_fitted_model_by_model(batch, m, centre):
 
 
 def test_known_noises_are_kept():
-    X, Y = make_data(n=12)
+    X, Y = make_data(n=30)
     Yvar = torch.full_like(Y, 0.01)
     model = SingleTaskRCGP(X, Y, Yvar)
     fit(model)
@@ -204,7 +204,8 @@ def test_shared_hyperparameters_are_fitted_together():
 class TestOptimizers:
     @pytest.mark.parametrize("centre", ["adaptive", "prior"])
     def test_of_botorch_climb_the_leave_one_out_objective(self, centre):
-        model = SingleTaskRCGP(*make_data(n=12), centre=centre)
+        # With adaptive centres the objective jumps where trust in a row changes.
+        model = SingleTaskRCGP(*make_data(n=12, outliers=centre == "prior"), centre=centre)
         before = objective_of(model)
         mll = ExactMarginalLogLikelihood(model.likelihood, model)
         kwargs = {"optimizer_kwargs": {"step_limit": 8}}

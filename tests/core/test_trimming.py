@@ -7,7 +7,7 @@ import torch
 import reference
 from rcgp.core.trimming import outlier_log_odds, trim
 
-SHARE, WIDTH, LEAST, MOST, UNKNOWN, ABSURD, TOO_FEW = 0.1, 3.0, 2.5, 0.4, 0.5, 300.0, 2
+SHARE, WIDTH, LEAST, MOST, UNKNOWN, RULED_OUT, TOO_FEW = 0.1, 3.0, 3.0, 0.4, 0.25, 10.0, 2
 
 
 def make_problem(n=20, seed=0, outliers=(3, 8, 14), size=8.0, noise=0.01):
@@ -44,14 +44,14 @@ class Twin:
         return np.log(SHARE / (1 - SHARE)) - np.log(np.pi * self.width * (1 + (e / self.width) ** 2))
 
     def limit(self, row, mean, variance):
-        """t: where the row is as likely as an outlier or, if the others say little of its place, absurd."""
+        """t: where the row is as likely as an outlier; if the others say little of its place, at least ten."""
         t, deviation = 0.0, np.sqrt(variance)
         for _ in range(2):
             worth = self.log_odds(abs(mean) + t * deviation)
             t = np.sqrt(max(-2 * (worth + np.log(deviation)) - np.log(2 * np.pi), LEAST**2))
         if variance - self.r[row] < UNKNOWN * self.K[row, row]:
             return t
-        return max(t, ABSURD * self.width / deviation)
+        return max(t, RULED_OUT)
 
     def excess(self, row):
         """By how much a row is further off, in standard deviations, than it may be."""
@@ -61,7 +61,9 @@ class Twin:
     def run(self):
         n = len(self.e)
         for _ in range(int(MOST * (n - TOO_FEW))):
-            excess = [self.excess(row) if self.trusted[row] else -np.inf for row in range(n)]
+            from_prior = np.abs(self.e) / np.sqrt(np.diag(self.K) + self.r)
+            excess = [1e100 + p if p > RULED_OUT else self.excess(row) for row, p in enumerate(from_prior)]
+            excess = np.where(self.trusted, excess, -np.inf)
             if max(excess) <= 0:
                 break
             self.trusted[np.argmax(excess)] = False
@@ -73,7 +75,8 @@ class Twin:
             self.trusted[self.taken_back[-1]] = True
         moments = np.array([self.predict(row) for row in range(n)])
         threshold = [self.limit(row, m, v) * np.sqrt(v) for row, (m, v) in enumerate(moments)]
-        return self.trusted, moments[:, 0], moments[:, 1], np.array(threshold)
+        unknown = (moments[:, 1] - self.r) / np.diag(self.K)
+        return self.trusted, moments[:, 0], moments[:, 1], np.array(threshold), unknown
 
 
 @pytest.mark.parametrize("noise", [1e-3, 0.05])
@@ -194,7 +197,7 @@ def test_threshold_is_where_a_row_is_as_likely_as_an_outlier():
     """(1 − ε) N(e; μ, S²) = ε q(e) at μ ± t S, on the side away from zero."""
     K, e, r = make_problem(noise=1e-3)
     trimmed, twin = trim_of(K, e, r), Twin(K, e, r)
-    mean, variance, threshold = (values.numpy() for values in trimmed[1:])
+    mean, variance, threshold = (values.numpy() for values in trimmed[1:4])
     known = variance - r < UNKNOWN * np.diag(K)
     wide = known & (threshold > LEAST * np.sqrt(variance) * (1 + 1e-9))
     assert wide.any()
@@ -203,14 +206,21 @@ def test_threshold_is_where_a_row_is_as_likely_as_an_outlier():
     np.testing.assert_allclose(inlier[wide], twin.log_odds(np.abs(mean) + threshold)[wide], atol=0.1)
 
 
-def test_far_from_other_rows_all_but_the_absurd_is_allowed():
+def test_far_from_other_rows_only_what_the_prior_rules_out_is_rejected():
     K, e, r = make_problem(outliers=())
     K[0, 1:] = K[1:, 0] = 0.0  # a row that no other says anything of
-    width = Twin(K, e, r).width
-    e[0] = 200.0 * width
+    deviation = np.sqrt(K[0, 0] + r[0])
+    e[0] = 9.9 * deviation
     assert trim_of(K, e, r).trusted[0]
-    e[0] = 400.0 * width
+    e[0] = 10.1 * deviation
     assert not trim_of(K, e, r).trusted[0]
+
+
+def test_outliers_far_beyond_the_prior_do_not_cost_their_neighbours():
+    """Each of these makes rows around it look worse than it does itself, where it is nearly alone."""
+    for seed in range(6):
+        trusted = trim_of(*make_problem(n=30, seed=seed, outliers=range(0, 30, 5), size=-300.0)).trusted
+        assert (~trusted).nonzero().squeeze(-1).tolist() == list(range(0, 30, 5))
 
 
 def test_single_precision():

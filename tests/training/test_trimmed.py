@@ -10,7 +10,7 @@ from rcgp.models.constraints import Between
 from rcgp.models.defaults import add_weak_priors, robust_spread
 from rcgp.training import FitError, fit_trimmed
 from rcgp.training.rows import evidence_of
-from rcgp.weights import Constant, Plateau
+from rcgp.weights import Constant, Rejection
 
 ROWS, OUTLIERS = 60, 12
 
@@ -86,7 +86,7 @@ def test_weight_is_that_of_the_final_hyperparameters():
     with torch.no_grad():
         noise = model.training_terms().row_noise.expand(20)
         trimmed = trim(model.kernel_matrix(), model.residual(), noise)
-    assert isinstance(model.weight, Plateau)
+    assert isinstance(model.weight, Rejection)
     torch.testing.assert_close(model.weight.centre, trimmed.mean)
     torch.testing.assert_close(model.weight.threshold, trimmed.threshold)
 
@@ -167,7 +167,7 @@ def test_interrupted_fit_leaves_the_model_as_it_was(monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rcgp.training.trimmed.Plateau", interrupted)  # at the very end
+    monkeypatch.setattr("rcgp.training.trimmed.Rejection", interrupted)  # at the very end
     with pytest.raises(KeyboardInterrupt):
         fit_trimmed(model)
     assert model.weight is weight

@@ -255,9 +255,12 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
         return fit_for_botorch(self, mll, **kwargs)
 
     def weights(self) -> Tensor:
-        """Weight w̃ of each observation, ``... x n x m``: 1 is full trust, near 0 is an outlier."""
+        """How far each observation is trusted, ``... x n x m``: 1 is full trust, near 0 is an outlier.
+
+        With ``centre="prior"`` the weight w̃; with adaptive centres 1 within the threshold of a row, 0.71 at it.
+        """
         with torch.no_grad():
-            w = self._weighed().weight.to(self.train_targets)
+            w = self._weighed().trust.to(self.train_targets)
         return w.mT if self.num_outputs > 1 else w.unsqueeze(-1)
 
     def latent_leave_one_out(self) -> LeaveOneOut:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.trimming import trim
-from rcgp.weights import Plateau, WeightFunction
+from rcgp.weights import Rejection, WeightFunction
 
 __all__ = ["Weighed", "weigh"]
 
@@ -28,7 +28,7 @@ class Weighed:
         K: ``... x n x n`` kernel matrix.
         residual: ``... x n`` residuals e = y − m(x).
         row_noise: ``... x n`` noise variances.
-        weight: ``... x n`` weights w̃.
+        trust: ``... x n`` weights w̃ or, of adaptive ones, how far they are trusted: 1 within their threshold, 0 beyond.
         threshold: ``... x n`` distances from their predictions beyond which rows are not trusted; adaptive ones only.
         pseudo: pseudo-data made from the above.
     """
@@ -37,7 +37,7 @@ class Weighed:
     K: Tensor
     residual: Tensor
     row_noise: Tensor
-    weight: Tensor
+    trust: Tensor
     threshold: Tensor | None
     pseudo: PseudoData
 
@@ -52,12 +52,14 @@ def weigh(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, weight
     Returns:
         The weighed data; centres and thresholds have no gradient. Cost O(n) for a weight function, else n³.
     """
-    threshold = None
+    threshold = trust = None
     if weight is None:
         with torch.no_grad():
             trimmed = trim(K.detach(), residual.detach(), row_noise.detach())
-        weight, threshold = Plateau(trimmed.mean, trimmed.threshold), trimmed.threshold
+            threshold = trimmed.threshold
+            weight = Rejection(trimmed.mean, threshold, trimmed.variance.sqrt())
+            trust = weight.trust(residual)
     noise = row_noise.mean(dim=-1)  # σ², where it is not known for each row
     w, slope = weight(residual, inputs, noise), weight.slope(residual, inputs, noise)
     pseudo = pseudo_data(residual, w, slope, torch.ones_like(noise), row_noise.reciprocal())
-    return Weighed(inputs, K, residual, row_noise, w, threshold, pseudo)
+    return Weighed(inputs, K, residual, row_noise, w if trust is None else trust, threshold, pseudo)

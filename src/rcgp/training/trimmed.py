@@ -27,7 +27,7 @@ from rcgp.training.fit import FitError, FitReport, fit, in_double, scipy_on_one_
 from rcgp.training.quick_evidence import QuickEvidence
 from rcgp.training.rows import evidence_of
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales
-from rcgp.weights import Plateau
+from rcgp.weights import Rejection
 
 __all__ = ["fit_to_rows", "fit_trimmed", "trusted_rows"]
 
@@ -61,7 +61,7 @@ class _End:
 def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
     """Choose weights and hyperparameters of a model by evidence.
 
-    The model's own weight function is replaced by a :class:`rcgp.weights.Plateau` with a centre and a threshold for
+    The model's own weight function is replaced by a :class:`rcgp.weights.Rejection` with a centre and a threshold for
     each row. If the fit fails the model is as it was before.
 
     Args:
@@ -81,7 +81,7 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
             climber = _Climber(model, max_iterations)
             last = climber.run()
             trimmed = climber.trim()
-            model.weight = Plateau(trimmed.mean, trimmed.threshold)
+            model.weight = Rejection(trimmed.mean, trimmed.threshold, trimmed.variance.sqrt())
     except BaseException:
         model.weight = weight
         restore_hyperparameters(model, first)

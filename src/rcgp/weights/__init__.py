@@ -20,6 +20,7 @@ from rcgp.weights.base import WeightFunction, smallest_weight
 from rcgp.weights.composed import NoNoiseTerm, NoShrinkage, OneSided, Product
 from rcgp.weights.elementary import Constant, Heteroskedastic
 from rcgp.weights.plateau import Plateau
+from rcgp.weights.rejection import Rejection
 from rcgp.weights.thresholds import InverseMultiquadric, SquaredExponential, ThresholdWeight, quantile_threshold
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "OneSided",
     "Plateau",
     "Product",
+    "Rejection",
     "SquaredExponential",
     "ThresholdWeight",
     "WeightFunction",

@@ -21,8 +21,8 @@ class Plateau(WeightFunction):
     row's own y, the influence of an observation is bounded and falls to zero: y·w̃² does.
 
     Args:
-        centre: ``... x n`` centres g, relative to the prior mean: where each observation is expected.
-        threshold: ``... x n`` thresholds c, positive.
+        centre: ``n`` centres g, relative to the prior mean: where each observation is expected.
+        threshold: ``n`` thresholds c, positive.
     """
 
     centre: Tensor
@@ -30,7 +30,7 @@ class Plateau(WeightFunction):
 
     def __init__(self, centre: Tensor, threshold: Tensor) -> None:
         super().__init__()
-        if centre.ndim == 0 or centre.shape != threshold.shape:
+        if centre.ndim != 1 or centre.shape != threshold.shape:
             raise ValueError(
                 f"centre and threshold must hold a number for each row, got shapes {tuple(centre.shape)} and "
                 f"{tuple(threshold.shape)}"
@@ -41,7 +41,7 @@ class Plateau(WeightFunction):
         self.register_buffer("threshold", threshold.detach().clone())
 
     def extra_repr(self) -> str:
-        return f"rows={self.centre.shape[-1]}"
+        return f"rows={self.centre.shape[0]}"
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         return (1.0 + self._scaled(residual) ** _POWER).rsqrt()
@@ -52,13 +52,13 @@ class Plateau(WeightFunction):
 
     def of_row(self, row: int) -> Plateau:
         """The weight of one row, for any number of values that it might have."""
-        return Plateau(self.centre[..., row : row + 1], self.threshold[..., row : row + 1])
+        return Plateau(self.centre[row].reshape(1), self.threshold[row].reshape(1))
 
     def _scaled(self, residual: Tensor) -> Tensor:
         """u, bounded where its power would overflow: there the weight is negligible by far."""
-        if self.centre.shape[-1] not in (1, residual.shape[-1]):
+        if self.centre.shape[0] not in (1, residual.shape[-1]):
             raise ValueError(
-                f"Plateau has centres for {self.centre.shape[-1]} rows and cannot weigh {residual.shape[-1]} others"
+                f"Plateau has centres for {self.centre.shape[0]} rows and cannot weigh {residual.shape[-1]} others"
             )
         bound = torch.finfo(residual.dtype).max ** (0.9 / _POWER)
         return ((residual - self.centre) / self.threshold).clamp(-bound, bound)

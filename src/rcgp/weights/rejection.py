@@ -1,0 +1,77 @@
+"""A weight that deletes rows beyond a threshold, however little noise there is: what trimming puts into a model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rcgp.weights.base import WeightFunction
+
+__all__ = ["Rejection"]
+
+# How steeply trust ends at the threshold.
+_POWER = 32
+
+
+class Rejection(WeightFunction):
+    """w̃² = σ² / (σ² + S² u³²), u = (e − g) / c: the noise variance of a row is σ² within c of g, far more beyond.
+
+    A row is predicted with standard deviation S, which is much more than σ where rows are few. Beyond its threshold its
+    noise must be large against S, not against σ, or it would still draw the posterior to itself: the pseudo-noise is
+    S² at the threshold, 340 S² at 1.2 times and 4e9 S² at twice that, and below σ² at half of it unless S exceeds σ by
+    more than 6e4. The slope is −32 S² u³¹ / (c (σ² + S² u³²)).
+
+    Args:
+        centre: ``... x n`` centres g, relative to the prior mean.
+        threshold: ``... x n`` thresholds c, positive.
+        deviation: ``... x n`` standard deviations S of the predictions, positive.
+    """
+
+    centre: Tensor
+    threshold: Tensor
+    deviation: Tensor
+
+    def __init__(self, centre: Tensor, threshold: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        if centre.ndim == 0 or not centre.shape == threshold.shape == deviation.shape:
+            raise ValueError(
+                "centre, threshold and deviation must hold a number for each row, got shapes "
+                f"{tuple(centre.shape)}, {tuple(threshold.shape)} and {tuple(deviation.shape)}"
+            )
+        if not bool(centre.isfinite().all()) or not bool(((threshold > 0) & (deviation > 0)).all()):
+            raise ValueError("centre must be finite, threshold and deviation positive in every row")
+        self.register_buffer("centre", centre.detach().clone())
+        self.register_buffer("threshold", threshold.detach().clone())
+        self.register_buffer("deviation", deviation.detach().clone())
+
+    def extra_repr(self) -> str:
+        return f"rows={self.centre.shape[-1]}"
+
+    def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        u, gain = self._scaled(residual), self._gain(noise)
+        return (1.0 + gain * u**_POWER).rsqrt()
+
+    def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        u, gain = self._scaled(residual), self._gain(noise)
+        return -_POWER / self.threshold * gain * u ** (_POWER - 1) / (1.0 + gain * u**_POWER)
+
+    def trust(self, residual: Tensor) -> Tensor:
+        """(1 + u³²)^(−1/2), ``... x n``: 1 within the threshold, 0.71 at it, 0 beyond; whatever σ² is."""
+        return (1.0 + self._scaled(residual) ** _POWER).rsqrt()
+
+    def of_row(self, row: int) -> Rejection:
+        """The weight of one row, for any number of values that it might have."""
+        one = slice(row, row + 1)
+        return Rejection(self.centre[..., one], self.threshold[..., one], self.deviation[..., one])
+
+    def _gain(self, noise: Tensor) -> Tensor:
+        return self.deviation.square() / noise.unsqueeze(-1)
+
+    def _scaled(self, residual: Tensor) -> Tensor:
+        """u, bounded where its power would overflow: there the weight is negligible by far."""
+        if self.centre.shape[-1] not in (1, residual.shape[-1]):
+            raise ValueError(
+                f"Rejection has centres for {self.centre.shape[-1]} rows and cannot weigh {residual.shape[-1]} others"
+            )
+        bound = torch.finfo(residual.dtype).max ** (0.8 / _POWER)
+        return ((residual - self.centre) / self.threshold).clamp(-bound, bound)
