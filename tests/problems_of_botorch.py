@@ -83,7 +83,7 @@ def state_of(model, index, batch):
 def pseudo_data(model):
     """Kernel matrix, prior mean, pseudo-observations and pseudo-noises, ``... x n``: adaptive weights by hand.
 
-    The weight is w² = 1/(1 + (S²/σ²) u³²), u = (e − g)/c, with centres g, deviations S and thresholds c by the trusted
+    The weight is w² = 1/(1 + (S²/r) u³²), u = (e − g)/c, with centres g, deviations S and thresholds c by the trusted
     rows.
     """
     model.eval()
@@ -93,6 +93,6 @@ def pseudo_data(model):
         e = y - m
         trimmed = trim(K, e, noise)
         u = (e - trimmed.mean) / trimmed.threshold
-        gain = trimmed.variance / noise.mean(dim=-1, keepdim=True)
+        gain = trimmed.variance / noise
         z = y + noise * 32.0 * gain * u**31 / (trimmed.threshold * (1.0 + gain * u**32))
         return K, m, z, noise * (1.0 + gain * u**32)

@@ -25,6 +25,7 @@ from rcgp.botorch.objective import LeaveOneOutObjective
 from rcgp.botorch.singles import Single, take_out, write_back
 from rcgp.botorch.slices import Index, is_batched
 from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp.models import RCGP
 from rcgp.training import FitError, FitReport, fit_to_rows, fit_trimmed, trusted_rows
 from rcgp.training import fit as fit_one
 
@@ -131,9 +132,17 @@ def _fit_single(model: SingleTaskRCGP, index: Index, max_iterations: int) -> tup
     if model.weight is not None:
         return single, fit_one(single.model, max_iterations=max_iterations)
     report = fit_trimmed(single.model, max_iterations=max_iterations)
-    if model.has_default_kernel and type(single.model.mean) in (ConstantMean, ZeroMean):
+    if model.has_default_kernel and _may_be_rescaled(single.model):
         return _on_their_scale(model, index, trusted_rows(single.model), max_iterations)
     return single, report
+
+
+def _may_be_rescaled(single: RCGP) -> bool:
+    """Whether nothing is held fixed that has the units of the targets."""
+    known = single.sample_weight is not None
+    free = single.kernel.raw_outputscale.requires_grad and (known or single.raw_noise.requires_grad)
+    mean = single.mean
+    return free and (type(mean) is ZeroMean or (type(mean) is ConstantMean and mean.raw_constant.requires_grad))
 
 
 def _on_their_scale(

@@ -40,6 +40,7 @@ from rcgp.botorch.validation import (
 from rcgp.botorch.weighing import Weighed, weigh
 from rcgp.core.exact import condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
+from rcgp.models.exact import plain_attributes, same
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.posterior import PosteriorProcess
 from rcgp.weights import InverseMultiquadric, WeightFunction
@@ -56,8 +57,7 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
     observations is σ² everywhere.
 
     Weights are a function of data and hyperparameters. So ``condition_on_observations`` gives what a model of all the
-    data with the same hyperparameters is, and new observations have weights of their own; gradients through a fantasy
-    model hold the weights' centres fixed.
+    data with the same hyperparameters is, and new observations have weights of their own.
 
     Args:
         train_X: ``... x n x d`` inputs.
@@ -128,8 +128,8 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
         if input_transform is not None:
             self.input_transform = input_transform
         self.to(train_X)
-        # Whether gradients of the data are followed, what the posterior was made from, and the posterior.
-        self._process: tuple[bool, list[Tensor], PosteriorProcess] | None = None
+        # Modules and tensors that the posterior was made from, and the posterior.
+        self._process: tuple[list[Any], list[Tensor], PosteriorProcess] | None = None
 
     def __call__(self, X: Tensor, *_: Any, **__: Any) -> MultivariateNormal:
         """The posterior of f at transformed inputs; in training mode the prior, as with GPyTorch's models."""
@@ -228,7 +228,7 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
         check_outputs(idcs, self.num_outputs, "idcs")
         outputs = [index % self.num_outputs for index in idcs]
         if outputs == list(range(self.num_outputs)):
-            return copy.deepcopy(self)
+            return self._without_data()
         before = self._aug_batch_shape
         rows: Any = outputs if len(outputs) > 1 else outputs[0]
         index = (*(slice(None) for _ in before[:-1]), rows)
@@ -319,12 +319,16 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
         follows = torch.is_grad_enabled() and (X.requires_grad or y.requires_grad)  # a fantasy's data
         with torch.inference_mode(False), torch.set_grad_enabled(follows):
             # Values are compared, not version counters: GPyTorch's setters write through .data, unseen by those.
-            tensors = [tensor.detach() for tensor in (X, y, *self.parameters(), *self.buffers())]
-            if self._process is not None and follows == self._process[0] and _same(self._process[1], tensors):
-                return self._process[2]
+            tensors = [tensor.detach() for tensor in (X, y, self.row_noise(), *self.parameters(), *self.buffers())]
+            parts = [part for module in (self.covar_module, self.mean_module) for part in module.modules()]
+            modules = [*parts, *(said for part in parts for said in plain_attributes(part)), self.weight]
+            known = self._process
+            if known is not None and not follows and same(known[0], modules, known[1], tensors):
+                return known[2]
             weighed, mean, kernel = self._weighed(), _frozen(self.mean_module), _frozen(self.covar_module)
             process = PosteriorProcess(mean, kernel, weighed.inputs, condition(weighed.K, weighed.pseudo))
-            self._process = follows, [tensor.clone() for tensor in tensors], process
+            # A graph can be used once, and belongs to the data that it came from.
+            self._process = None if follows else (modules, [tensor.clone() for tensor in tensors], process)
         return process
 
     def _without_data(self) -> SingleTaskRCGP:
@@ -336,6 +340,8 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
         # Training data are no buffers, which would be part of the state: they follow the model to a type or device.
         self.train_inputs = tuple(fn(inputs) for inputs in self.train_inputs)
         self.train_targets = fn(self.train_targets)
+        if self._original_train_inputs is not None:
+            self._original_train_inputs = fn(self._original_train_inputs)
         model: SingleTaskRCGP = super()._apply(fn, *args, **kwargs)
         return model
 
@@ -347,9 +353,3 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
 def _frozen(module: Any) -> Any:
     """A copy in double precision whose parameters are constants."""
     return None if module is None else copy.deepcopy(module).double().requires_grad_(False)
-
-
-def _same(old: list[Tensor], new: list[Tensor]) -> bool:
-    return len(old) == len(new) and all(
-        a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(old, new, strict=True)
-    )

@@ -69,6 +69,8 @@ def check_test_inputs(X: Tensor, train_X: Tensor) -> Tensor:
 
 def check_outputs(indices: Sequence[int] | None, outputs: int, name: str) -> None:
     """Raise an IndexError that names an output that there is not."""
+    if indices is not None and len(indices) == 0:
+        raise ValueError(f"{name} is empty: it must name at least one of {outputs} outputs")
     for index in indices or ():
         if not -outputs <= index < outputs:
             raise IndexError(f"{name} has {index}, but the model has {outputs} output{'s'[: outputs > 1]}")

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.trimming import trim
-from rcgp.weights import Rejection, WeightFunction
+from rcgp.weights import WeightFunction
+from rcgp.weights.rejection import bounded, rejection
 
 __all__ = ["Weighed", "weigh"]
 
@@ -50,16 +51,18 @@ def weigh(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, weight
         weight: the weight function, or ``None`` for weights centred on what the other rows say.
 
     Returns:
-        The weighed data; centres and thresholds have no gradient. Cost O(n) for a weight function, else n³.
+        The weighed data, differentiable; who is trusted changes in jumps. Cost O(n) for a weight function, else that of
+        :func:`rcgp.core.trimming.trim`.
     """
-    threshold = trust = None
+    noise, threshold = row_noise.mean(dim=-1), None  # σ², where it is not known for each row
     if weight is None:
-        with torch.no_grad():
-            trimmed = trim(K.detach(), residual.detach(), row_noise.detach())
-            threshold = trimmed.threshold
-            weight = Rejection(trimmed.mean, threshold, trimmed.variance.sqrt())
-            trust = weight.trust(residual)
-    noise = row_noise.mean(dim=-1)  # σ², where it is not known for each row
-    w, slope = weight(residual, inputs, noise), weight.slope(residual, inputs, noise)
+        trimmed = trim(K, residual, row_noise)
+        threshold = trimmed.threshold
+        u = bounded((residual - trimmed.mean) / threshold)
+        w, slope = rejection(u, threshold, trimmed.variance / row_noise)
+        trust, _ = rejection(u, threshold, torch.ones_like(u))  # whatever the noise is
+    else:
+        trust = w = weight(residual, inputs, noise)
+        slope = weight.slope(residual, inputs, noise)
     pseudo = pseudo_data(residual, w, slope, torch.ones_like(noise), row_noise.reciprocal())
-    return Weighed(inputs, K, residual, row_noise, w if trust is None else trust, threshold, pseudo)
+    return Weighed(inputs, K, residual, row_noise, trust, threshold, pseudo)

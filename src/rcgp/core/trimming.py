@@ -77,16 +77,14 @@ def trim(K: Tensor, residual: Tensor, row_noise: Tensor) -> Trimmed:
         row_noise: ``... x n`` noise variances r.
 
     Returns:
-        Who is trusted. Cost n³, n² for each row that is rejected, and n³ for each that is taken back.
+        Who is trusted, and moments that are differentiable given that. Cost n³, n² for each row that is rejected, and
+        n³ for each that is taken back.
     """
     K, e, r = broadcast(K, residual, row_noise)
     s, width = r.rsqrt(), _width(e, r)
     far = torch.finfo(e.dtype).max ** 0.25 * width  # where everything is rejected, and products are still numbers
     e = torch.maximum(torch.minimum(e, far), -far)
-    A = torch.cholesky_inverse(scaled_cholesky(K, s)) * s.unsqueeze(-1) * s.unsqueeze(-2)
-    alpha = (A @ e.unsqueeze(-1)).squeeze(-1)
-    trusted, A, alpha = _reject(K, A, alpha, e, r, width)
-    trusted = _take_back(K, A, alpha, e, r, trusted, width)
+    trusted = _trusted(K.detach(), e.detach(), r.detach(), width.detach())
     # From the beginning: updates add up rounding errors. A row without weight is predicted by the others.
     smallest = smallest_weight(e.dtype)
     pseudo = PseudoData(torch.where(trusted, e, torch.zeros_like(e)), torch.where(trusted, s, smallest * s))
@@ -94,6 +92,15 @@ def trim(K: Tensor, residual: Tensor, row_noise: Tensor) -> Trimmed:
     variance = latent + r
     unknown = latent / K.diagonal(dim1=-2, dim2=-1)
     return Trimmed(trusted, mean, variance, _limit(mean, variance, unknown, width) * variance.sqrt(), unknown)
+
+
+def _trusted(K: Tensor, e: Tensor, r: Tensor, width: Tensor) -> Tensor:
+    with torch.no_grad():
+        s = r.rsqrt()
+        A = torch.cholesky_inverse(scaled_cholesky(K, s)) * s.unsqueeze(-1) * s.unsqueeze(-2)
+        alpha = (A @ e.unsqueeze(-1)).squeeze(-1)
+        trusted, A, alpha = _reject(K, A, alpha, e, r, width)
+        return _take_back(K, A, alpha, e, r, trusted, width)
 
 
 def outlier_log_odds(residual: Tensor, row_noise: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from rcgp.models.validation import (
 )
 from rcgp.weights import InverseMultiquadric, ThresholdWeight, WeightFunction
 
-__all__ = ["RCGP", "TrainingTerms"]
+__all__ = ["RCGP", "TrainingTerms", "plain_attributes", "same"]
 
 
 @dataclass(frozen=True)
@@ -263,13 +263,13 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         """The posterior at the current hyperparameters, recomputed only if something that it depends on has changed."""
         modules = [*self.mean.modules(), *self.kernel.modules()]
         # What a module says of itself, such as the smoothness of a Matérn kernel, beside its tensors.
-        modules += [value for module in modules for value in sorted(_plain_attributes(module))]
+        modules += [value for module in modules for value in sorted(plain_attributes(module))]
         # Outside inference mode: tensors made in it could not take part in later gradients.
         with torch.inference_mode(False), torch.no_grad():
             prior = (*self.mean.parameters(), *self.mean.buffers(), *self.kernel.parameters(), *self.kernel.buffers())
             # Values are compared, not version counters: GPyTorch's setters write through .data, unseen by those.
             tensors = [*self._conditioned_on(), self.train_X, self._support(), *prior]
-            if self._process is not None and _same(self._process[0], modules, self._process[1], tensors):
+            if self._process is not None and same(self._process[0], modules, self._process[1], tensors):
                 return self._process[2]
             model = self.in_float64()
             exact = model._condition()
@@ -296,13 +296,13 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         return {**self.__dict__, "_process": None}
 
 
-def _plain_attributes(module: torch.nn.Module) -> list[str]:
+def plain_attributes(module: torch.nn.Module) -> list[str]:
     """Public attributes of a module that are neither tensors nor modules, as text."""
     plain = (bool, int, float, str, tuple, type(None))
     return [f"{key}={value!r}" for key, value in vars(module).items() if key[0] != "_" and isinstance(value, plain)]
 
 
-def _same(old_modules: list[Any], modules: list[Any], old_tensors: list[Tensor], tensors: list[Tensor]) -> bool:
+def same(old_modules: list[Any], modules: list[Any], old_tensors: list[Tensor], tensors: list[Tensor]) -> bool:
     """Whether the same modules stand in the same places, with tensors of the same values."""
     if len(old_modules) != len(modules) or len(old_tensors) != len(tensors):
         return False

@@ -81,7 +81,9 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
             climber = _Climber(model, max_iterations)
             last = climber.run()
             trimmed = climber.trim()
-            model.weight = Rejection(trimmed.mean, trimmed.threshold, trimmed.variance.sqrt())
+            # Relative to the noise of the row, where that is known to be less or more than σ².
+            deviation = (trimmed.variance * model.noise.detach() / climber.row_noise()).sqrt()
+            model.weight = Rejection(trimmed.mean, trimmed.threshold, deviation)
     except BaseException:
         model.weight = weight
         restore_hyperparameters(model, first)
@@ -151,12 +153,12 @@ class _Climber:
     def trim(self) -> Trimmed:
         """Who is trusted at the present hyperparameters."""
         with torch.no_grad():
-            return trim(self.model.kernel_matrix(), self.model.residual(), self._row_noise())
+            return trim(self.model.kernel_matrix(), self.model.residual(), self.row_noise())
 
     def _value(self, trimmed: Trimmed) -> float:
         trusted = trimmed.trusted
         with torch.no_grad():
-            odds = outlier_log_odds(self.model.residual(), self._row_noise())
+            odds = outlier_log_odds(self.model.residual(), self.row_noise())
             worth = float((odds - _UNCONTRADICTED * (trimmed.unknown > UNKNOWN))[~trusted].sum())
             if self.quick is not None:
                 return self.quick.value(trusted) + worth
@@ -165,7 +167,8 @@ class _Climber:
             except NotPositiveDefiniteError:
                 return -math.inf
 
-    def _row_noise(self) -> Tensor:
+    def row_noise(self) -> Tensor:
+        """Noise variance of each row, ``n``."""
         model = self.model
         noise = model.noise if model.sample_weight is None else model.noise / model.sample_weight
         return noise.detach().expand_as(model.train_y)

@@ -7,10 +7,28 @@ from torch import Tensor
 
 from rcgp.weights.base import WeightFunction
 
-__all__ = ["Rejection"]
+__all__ = ["Rejection", "bounded", "rejection"]
 
 # How steeply trust ends at the threshold.
 _POWER = 32
+
+
+def rejection(u: Tensor, threshold: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and slope at u = (e − g) / c, each ``... x n``; differentiable in all.
+
+    Args:
+        u: distances from the centre over the threshold, not too large for their power (:func:`bounded`).
+        threshold: c.
+        gain: S² over the noise variance of the row.
+    """
+    power = gain * u**_POWER
+    return (1.0 + power).rsqrt(), -_POWER / threshold * gain * u ** (_POWER - 1) / (1.0 + power)
+
+
+def bounded(u: Tensor) -> Tensor:
+    """u where its power does not overflow, and else a bound at which the weight is negligible by far."""
+    bound = torch.finfo(u.dtype).max ** (0.8 / _POWER)
+    return u.clamp(-bound, bound)
 
 
 class Rejection(WeightFunction):
@@ -48,12 +66,10 @@ class Rejection(WeightFunction):
         return f"rows={self.centre.shape[-1]}"
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
-        u, gain = self._scaled(residual), self._gain(noise)
-        return (1.0 + gain * u**_POWER).rsqrt()
+        return rejection(self._scaled(residual), self.threshold, self._gain(noise))[0]
 
     def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
-        u, gain = self._scaled(residual), self._gain(noise)
-        return -_POWER / self.threshold * gain * u ** (_POWER - 1) / (1.0 + gain * u**_POWER)
+        return rejection(self._scaled(residual), self.threshold, self._gain(noise))[1]
 
     def trust(self, residual: Tensor) -> Tensor:
         """(1 + u³²)^(−1/2), ``... x n``: 1 within the threshold, 0.71 at it, 0 beyond; whatever σ² is."""
@@ -68,10 +84,8 @@ class Rejection(WeightFunction):
         return self.deviation.square() / noise.unsqueeze(-1)
 
     def _scaled(self, residual: Tensor) -> Tensor:
-        """u, bounded where its power would overflow: there the weight is negligible by far."""
         if self.centre.shape[-1] not in (1, residual.shape[-1]):
             raise ValueError(
                 f"Rejection has centres for {self.centre.shape[-1]} rows and cannot weigh {residual.shape[-1]} others"
             )
-        bound = torch.finfo(residual.dtype).max ** (0.8 / _POWER)
-        return ((residual - self.centre) / self.threshold).clamp(-bound, bound)
+        return bounded((residual - self.centre) / self.threshold)
