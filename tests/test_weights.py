@@ -20,6 +20,7 @@ from rcgp.weights import (
     OneSided,
     Plateau,
     Product,
+    Rejection,
     SquaredExponential,
     ThresholdWeight,
     WeightFunction,
@@ -55,6 +56,7 @@ EXAMPLES = {
     "no shrinkage": lambda: NoShrinkage(InverseMultiquadric(c=0.8)),
     "no noise term": lambda: NoNoiseTerm(InverseMultiquadric(c=0.8)),
     "plateau": lambda: Plateau(torch.tensor([0.2], dtype=torch.float64), torch.tensor([1.1], dtype=torch.float64)),
+    "rejection": lambda: Rejection(*(torch.tensor([value], dtype=torch.float64) for value in (0.2, 1.1, 0.6))),
     "own": lambda: OwnWeight(),
 }
 TRUE_SLOPE = [name for name in EXAMPLES if not name.startswith("no ")]

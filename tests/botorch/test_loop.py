@@ -386,6 +386,13 @@ def test_progress_is_told_to_a_function_or_shown_or_neither(capsys):
     assert f"\roptimise: 7 of 7 evaluations, best {result.value:.6g} \n" in err
 
 
+def test_reasons_do_nothing_to_a_terminal():
+    def objective(x):
+        raise EvaluationError("\x1b]0;owned\x07 it failed")
+
+    assert "\\x1b]0;owned\\x07 it failed" in str(run(objective, 2))
+
+
 def test_the_pages_python_runs(capsys):
     """What the page on optimisation shows, but for its part on Ax."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "optimisation.md").read_text(encoding="utf-8")

@@ -187,8 +187,8 @@ def test_the_student_t_gp_is_scored_by_its_own_density():
 @pytest.mark.parametrize("protocol", ["paper", "published"])
 @pytest.mark.filterwarnings("ignore")  # BoTorch's own
 def test_every_method_predicts_clean_data_well(method, protocol):
-    if method == "rrp":
-        pytest.importorskip("botorch")
+    if method == "rrp" and protocol == "published":
+        pytest.skip("half a minute, and the method is the same in both")
     values = EXPERIMENTS["table1"].run(
         {"data": "synthetic", "contamination": "clean", "method": method, "protocol": protocol, "index": 0}
     )

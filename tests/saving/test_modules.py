@@ -30,6 +30,7 @@ from rcgp.weights import (
     OneSided,
     Plateau,
     Product,
+    Rejection,
     SquaredExponential,
     WeightFunction,
 )
@@ -153,6 +154,7 @@ WEIGHTS = [
     lambda: InverseMultiquadric(epsilon=0.3).frozen(RESIDUAL),
     lambda: SquaredExponential(c=3.0),
     lambda: Plateau(RESIDUAL, RESIDUAL.abs() + 0.1),
+    lambda: Rejection(RESIDUAL, RESIDUAL.abs() + 0.1, RESIDUAL.abs() + 0.2),
     lambda: OneSided(SquaredExponential(), "below"),
     lambda: NoShrinkage(InverseMultiquadric(1.5)),
     lambda: NoNoiseTerm(OneSided(InverseMultiquadric(1.5), "above")),
@@ -320,7 +322,7 @@ def test_every_weight_function_and_mean_of_rcgp_can_be_saved_or_is_known_not_to_
     assert {cls for cls in weights if cls.__name__ not in RECIPES} == {Heteroskedastic}
     defined = concrete(rcgp.models.means, gpytorch.means.Mean)
     assert {cls for cls in defined if cls.__name__ not in RECIPES} == {CallableMean}
-    assert len(weights) == 9
+    assert len(weights) == 10
     assert len(defined) == 2
 
 

@@ -100,12 +100,17 @@ class OptimisationResult:
     def _failures(self) -> list[str]:
         if not self.failed:
             return []
-        lines = [f"  {e.number}  {e.reason}" for e in self.failed]
+        lines = [f"  {e.number}  {_printable(e.reason)}" for e in self.failed]
         return [f"{_counted(len(self.failed), 'failed ')}:", *lines]
 
 
 def _named(x: Parameters) -> list[tuple[str, float]]:
     return [(f"x[{i}]", float(v)) for i, v in enumerate(x)] if isinstance(x, np.ndarray) else list(x.items())
+
+
+def _printable(text: str) -> str:
+    """Text that does nothing to a terminal, whoever wrote it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _counted(count: int, kind: str = "") -> str:

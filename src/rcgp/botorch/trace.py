@@ -195,14 +195,12 @@ class Trace:
                 value = content["value"]
                 if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                     raise ValueError(f"{value!r} is no value")
-                self.finished[number] = Finished(number, values, float(value), "", float(content["seconds"]))
+                self.finished[number] = Finished(number, values, float(value), "", _seconds(content))
             elif event == "failed":
-                self.finished[number] = Finished(
-                    number, values, None, str(content["reason"]), float(content["seconds"])
-                )
+                self.finished[number] = Finished(number, values, None, str(content["reason"]), _seconds(content))
             else:
                 raise ValueError(f"there is no event {event!r}")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"trace {self._path!r} is damaged in line {line}: {error}") from None
 
     def _append(self, content: dict[str, Any]) -> None:
@@ -237,5 +235,12 @@ def _parsed(line: bytes) -> Any:
         return None
 
 
+def _seconds(content: dict[str, Any]) -> float:
+    seconds = float(content["seconds"])
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} is no time in seconds")
+    return seconds
+
+
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

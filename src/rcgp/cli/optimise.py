@@ -187,13 +187,18 @@ def _run(words: Sequence[str], x: dict[str, float], timeout: float | None) -> fl
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program and what it has started."""
+    """End a program and what it has started, but for what has a session of its own."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError):  # it has just ended
             os.killpg(process.pid, signal.SIGKILL)
     else:  # Windows
         process.kill()
-    process.communicate()
+    process.wait()
+    # Not to the end of what it writes: a child with a session of its own may keep the pipes open.
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with suppress(OSError):  # what was not read any more
+                pipe.close()
 
 
 def _last_line(output: bytes) -> str:

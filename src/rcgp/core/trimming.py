@@ -2,7 +2,7 @@
 
 A row is an observation of the GP or, with probability ε, one of a Cauchy distribution q around the prior mean, three
 times as wide as the rows scatter. It is rejected where the prediction of it from the trusted rows, N(μ_i, S_i²), makes
-it less likely than that, (1 − ε) N(y_i; μ_i, S_i²) < ε q(y_i): beyond t_i S_i from μ_i, with
+it less likely than that, (1 − ε) N(y_i; μ_i, S_i²) < ε q(y_i): beyond t_i S_i from μ_i, with::
 
     t_i² = −2 log [ ε/(1 − ε) · q · √(2π) S_i ],        q at μ_i ± t_i S_i.
 
@@ -10,7 +10,7 @@ Where the other rows say little of f(x_i), more than a quarter of the prior vari
 it, and it is rejected only beyond ten standard deviations. Rows are rejected one at a time, because an outlier makes
 its neighbours look bad, too: first those that the prior rules out, then the worst; at last those that the trusted rows
 predict after all are taken back. Rejecting row i from A = (K + R)⁻¹ and taking it back, with α = A e, are updates of
-rank one:
+rank one::
 
     A − a aᵀ/A_ii,        a = A_·i,
     A + g gᵀ/S_i²,    α − g (e_i − μ_i)/S_i²,    g = A K_·i with g_i = −1.

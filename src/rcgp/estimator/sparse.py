@@ -135,7 +135,7 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
     >>> import numpy as np
     >>> from rcgp import SparseRCGPRegressor
     >>> X = np.linspace(0, 6, 2000)[:, None]
-    >>> y = np.sin(X[:, 0])
+    >>> y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).standard_normal(2000)
     >>> y[::100] += 3.0
     >>> model = SparseRCGPRegressor(n_inducing=30, fit_rows=200, random_state=0).fit(X, y)
     >>> bool(model.outliers_[::100].all()), int(model.outliers_.sum())

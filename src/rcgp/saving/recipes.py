@@ -27,6 +27,7 @@ from rcgp.weights import (
     OneSided,
     Plateau,
     Product,
+    Rejection,
     SquaredExponential,
     WeightFunction,
 )
@@ -270,6 +271,13 @@ _ALL = (
         lambda a: {"centre": (a["rows"],), "threshold": (a["rows"],)},
         {"rows": lambda weight: weight.centre.shape[0]},
         lambda a, parts: Plateau(torch.zeros(a["rows"]), torch.ones(a["rows"])),
+    ),
+    Recipe(
+        Rejection,
+        WeightFunction,
+        lambda a: dict.fromkeys(("centre", "threshold", "deviation"), (a["rows"],)),
+        {"rows": lambda weight: weight.centre.shape[0]},
+        lambda a, parts: Rejection(torch.zeros(a["rows"]), torch.ones(a["rows"]), torch.ones(a["rows"])),
     ),
     _composed_weight(OneSided, "weight", "side"),
     _composed_weight(NoShrinkage, "weight"),
