@@ -43,7 +43,7 @@ class Case(NamedTuple):
         X, Y = make_data(batch=self.batch, m=self.m, outliers=self.outliers, dtype=self.dtype)
         return make_model(X, Y, inputs=self.inputs, outcomes=self.outcomes, centre=self.centre), X, Y
 
-    def test_inputs(self, q):
+    def points_to_predict(self, q):
         generator = torch.Generator().manual_seed(5)
         return torch.rand(*self.batch, q, D, generator=generator, dtype=torch.float64).to(self.dtype)
 
@@ -76,7 +76,7 @@ def made(request):
 @of_cases()
 def test_predictions_are_finite_and_differentiable(made):
     case, model, _, _ = made
-    x = case.test_inputs(3).requires_grad_()
+    x = case.points_to_predict(3).requires_grad_()
     posterior = model.posterior(x)
     assert model.batch_shape == torch.Size(case.batch)
     assert model.num_outputs == case.m
@@ -97,7 +97,7 @@ def test_member_of_a_batch_is_the_single_model(made):
     index = (1,) if case.batch == (2,) else (1, 0)
     single = make_model(X[index], Y[index], inputs=case.inputs, outcomes=case.outcomes, centre=case.centre)
     single.load_state_dict(state_of(model, index, case.batch))
-    x = case.test_inputs(3)
+    x = case.points_to_predict(3)
     batched, posterior = model.posterior(x), single.posterior(x[index])
     torch.testing.assert_close(batched.mean[index], posterior.mean, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(batched.variance[index], posterior.variance, rtol=1e-8, atol=1e-8)
@@ -107,7 +107,7 @@ def test_member_of_a_batch_is_the_single_model(made):
 @of_cases()
 def test_analytic_acquisition_functions_run(made):
     case, model, _, _ = made
-    x = case.test_inputs(1).requires_grad_()
+    x = case.points_to_predict(1).requires_grad_()
     # Of a nonlinear transform's posterior, which is not Gaussian, BoTorch knows no linear combinations.
     if case.m > 1 and case.outcomes == "log":
         model = model.subset_output([1])
@@ -125,7 +125,7 @@ def test_analytic_acquisition_functions_run(made):
 @of_cases()
 def test_monte_carlo_acquisition_functions_run(made):
     case, model, X, _ = made
-    x = case.test_inputs(2).requires_grad_()
+    x = case.points_to_predict(2).requires_grad_()
     sampler = SobolQMCNormalSampler(torch.Size([4]), seed=0)
     objective = LinearMCObjective(torch.ones(case.m, dtype=case.dtype)) if case.m > 1 else None
     best = model.posterior(x).mean.sum(dim=-1).mean().item()
@@ -144,7 +144,7 @@ def test_monte_carlo_acquisition_functions_run(made):
 def test_knowledge_gradient_runs(made):
     case, model, _, _ = made
     acquisition = qKnowledgeGradient(model, num_fantasies=2)
-    x = case.test_inputs(1 + 2).requires_grad_()  # one candidate, and a solution for each fantasy
+    x = case.points_to_predict(1 + 2).requires_grad_()  # one candidate, and a solution for each fantasy
     assert_acquires(acquisition, x, case.batch)
 
 

@@ -5,6 +5,7 @@ import torch
 
 from rcgp.core.pseudo import pseudo_data
 from rcgp.weights import Rejection, WeightFunction
+from rcgp.weights.rejection import bounded, rejection
 
 CENTRE = torch.tensor([0.0, 1.0, -2.0], dtype=torch.float64)
 THRESHOLD = torch.tensor([3.0, 0.5, 2.0], dtype=torch.float64)
@@ -44,10 +45,10 @@ def test_pseudo_noise_is_measured_by_the_deviation_not_by_the_noise(noise):
 
 
 def test_trust_ends_at_the_threshold_whatever_the_noise():
-    weight = make_weight()
-    torch.testing.assert_close(weight.trust(CENTRE + THRESHOLD), torch.full((3,), 0.5, dtype=torch.float64).sqrt())
-    assert (weight.trust(CENTRE + 0.8 * THRESHOLD) > 0.999).all()
-    assert (weight.trust(CENTRE - 1.5 * THRESHOLD) < 0.01).all()
+    ones = torch.ones_like(CENTRE)
+    torch.testing.assert_close(rejection(ones, THRESHOLD, ones)[0], torch.full_like(ones, 0.5).sqrt())
+    assert (rejection(0.8 * ones, THRESHOLD, ones)[0] > 0.999).all()
+    assert (rejection(-1.5 * ones, THRESHOLD, ones)[0] < 0.01).all()
 
 
 @pytest.mark.parametrize("size", [1e6, 1e150, 1e300, -1e300])
@@ -57,7 +58,7 @@ def test_nothing_overflows(size):
     w, slope = weight(residual, INPUTS, sigma), weight.slope(residual, INPUTS, sigma)
     assert (w < 1e-60).all()
     assert slope.isfinite().all()
-    assert weight.trust(residual).isfinite().all()
+    assert rejection(bounded(residual), THRESHOLD, DEVIATION)[0].isfinite().all()
 
 
 def test_row_of_its_own():

@@ -80,9 +80,9 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
         with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
             climber = _Climber(model, max_iterations)
             last = climber.run()
-            trimmed = climber.trim()
+            trimmed = _trim(model)
             # Relative to the noise of the row, where that is known to be less or more than σ².
-            deviation = (trimmed.variance * model.noise.detach() / climber.row_noise()).sqrt()
+            deviation = (trimmed.variance * model.noise.detach() / _row_noise(model)).sqrt()
             model.weight = Rejection(trimmed.mean, trimmed.threshold, deviation)
     except BaseException:
         model.weight = weight
@@ -110,7 +110,7 @@ def fit_to_rows(model: RCGP, trusted: Tensor, *, max_iterations: int = 1000) -> 
 
 def trusted_rows(model: RCGP) -> Tensor:
     """Who is trusted at the hyperparameters of a model in double precision, ``n`` flags. Cost O(n³)."""
-    return _Climber(model, 1).trim().trusted
+    return _trim(model).trusted
 
 
 class _Climber:
@@ -120,9 +120,8 @@ class _Climber:
         self.model, self.max_iterations = model, max_iterations
         self.quick = QuickEvidence.of(model)
         self.first = hyperparameters_of(model)
-        self.trusted = torch.ones_like(model.train_y, dtype=torch.bool)
         self.values: list[float] = []
-        self.everyone = _End(-math.inf, self.trusted, self.first)
+        self.everyone = _End(-math.inf, _everyone(model), self.first)
         self.evaluations = self.rejected = 0
 
     def run(self) -> FitReport:
@@ -136,7 +135,7 @@ class _Climber:
             restore_hyperparameters(self.model, self.first)
             ends.append(self._climb(best.trusted))
             best = max(best, ends[-1], key=lambda end: end.value)
-        self.values, self.trusted = [end.value for end in ends], best.trusted
+        self.values = [end.value for end in ends]
         restore_hyperparameters(self.model, best.parameters)
         return self.search(best.trusted, _FINE)
 
@@ -150,15 +149,10 @@ class _Climber:
         self.evaluations, self.rejected = self.evaluations + report.evaluations, self.rejected + report.rejected
         return report
 
-    def trim(self) -> Trimmed:
-        """Who is trusted at the present hyperparameters."""
-        with torch.no_grad():
-            return trim(self.model.kernel_matrix(), self.model.residual(), self.row_noise())
-
     def _value(self, trimmed: Trimmed) -> float:
         trusted = trimmed.trusted
         with torch.no_grad():
-            odds = outlier_log_odds(self.model.residual(), self.row_noise())
+            odds = outlier_log_odds(self.model.residual(), _row_noise(self.model))
             worth = float((odds - _UNCONTRADICTED * (trimmed.unknown > UNKNOWN))[~trusted].sum())
             if self.quick is not None:
                 return self.quick.value(trusted) + worth
@@ -167,20 +161,14 @@ class _Climber:
             except NotPositiveDefiniteError:
                 return -math.inf
 
-    def row_noise(self) -> Tensor:
-        """Noise variance of each row, ``n``."""
-        model = self.model
-        noise = model.noise if model.sample_weight is None else model.noise / model.sample_weight
-        return noise.detach().expand_as(model.train_y)
-
     def _climb_all(self) -> list[_End]:
-        starts: list[Callable[[_Climber], Tensor | None]] = [_everyone, _everyone_on_a_large_scale]
+        starts: list[Callable[[RCGP], Tensor | None]] = [_everyone, _everyone_on_a_large_scale]
         starts += [partial(_trusted_at, factor=factor) for factor in _LENGTHSCALES]
         ends, failures = [], []
         for begin in starts:
             restore_hyperparameters(self.model, self.first)
             try:
-                trusted = begin(self)
+                trusted = begin(self.model)
                 if trusted is not None:
                     ends.append(self._climb(trusted))
             except (FitError, NotPositiveDefiniteError) as error:
@@ -197,10 +185,11 @@ class _Climber:
         for _ in range(_TURNS):
             before = trusted
             self.search(trusted, _ROUGH)
-            trimmed = self.trim()
+            trimmed = _trim(self.model)
             if bool(before.all()):  # what it is worth to reject nobody
-                best = _End(self._value(trimmed._replace(trusted=before)), before, hyperparameters_of(self.model))
-                self.everyone = max(self.everyone, best, key=lambda end: end.value)
+                nobody = _End(self._value(trimmed._replace(trusted=before)), before, hyperparameters_of(self.model))
+                self.everyone = max(self.everyone, nobody, key=lambda end: end.value)
+                best = max(best, nobody, key=lambda end: end.value)
             trusted, value = trimmed.trusted, self._value(trimmed)
             if value > best.value:
                 best = _End(value, trusted, hyperparameters_of(self.model))
@@ -209,17 +198,28 @@ class _Climber:
         return best
 
 
-def _everyone(climber: _Climber) -> Tensor:
+def _trim(model: RCGP) -> Trimmed:
+    """Who is trusted at the present hyperparameters."""
+    with torch.no_grad():
+        return trim(model.kernel_matrix(), model.residual(), _row_noise(model))
+
+
+def _row_noise(model: RCGP) -> Tensor:
+    """Noise variance of each row, ``n``."""
+    noise = model.noise if model.sample_weight is None else model.noise / model.sample_weight
+    return noise.detach().expand_as(model.train_y)
+
+
+def _everyone(model: RCGP) -> Tensor:
     """All rows, at the first hyperparameters."""
-    return torch.ones_like(climber.model.train_y, dtype=torch.bool)
+    return torch.ones_like(model.train_y, dtype=torch.bool)
 
 
-def _everyone_on_a_large_scale(climber: _Climber) -> Tensor | None:
+def _everyone_on_a_large_scale(model: RCGP) -> Tensor | None:
     """All rows, where a few are very far from the others: perhaps the function is, at other places.
 
     Searches that begin on the scale of most rows end where these explain themselves and the others are noise.
     """
-    model = climber.model
     residual = model.residual().detach()
     spread = robust_spread(residual)
     share = float((residual / spread).square().mean())
@@ -228,13 +228,13 @@ def _everyone_on_a_large_scale(climber: _Climber) -> Tensor | None:
         return None
     scales[0].outputscale = torch.full_like(scales[0].outputscale, min(share, _HEAVIEST) * spread**2)
     _begin(model, _LENGTHSCALES[-1])
-    return _everyone(climber)
+    return _everyone(model)
 
 
-def _trusted_at(climber: _Climber, factor: float) -> Tensor | None:
+def _trusted_at(model: RCGP, factor: float) -> Tensor | None:
     """Who is trusted at the first hyperparameters but for other lengthscales and little noise, if that is not all."""
-    _begin(climber.model, factor)
-    trusted = climber.trim().trusted
+    _begin(model, factor)
+    trusted = _trim(model).trusted
     return None if bool(trusted.all()) else trusted
 
 

@@ -19,7 +19,8 @@ def rejection(u: Tensor, threshold: Tensor, gain: Tensor) -> tuple[Tensor, Tenso
     Args:
         u: distances from the centre over the threshold, not too large for their power (:func:`bounded`).
         threshold: c.
-        gain: S² over the noise variance of the row.
+        gain: S² over the noise variance of the row. With 1, the weight is 1 within the threshold, 0.71 at it and 0
+            beyond, whatever the noise is.
     """
     power = gain * u**_POWER
     return (1.0 + power).rsqrt(), -_POWER / threshold * gain * u ** (_POWER - 1) / (1.0 + power)
@@ -70,10 +71,6 @@ class Rejection(WeightFunction):
 
     def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         return rejection(self._scaled(residual), self.threshold, self._gain(noise))[1]
-
-    def trust(self, residual: Tensor) -> Tensor:
-        """(1 + u³²)^(−1/2), ``... x n``: 1 within the threshold, 0.71 at it, 0 beyond; whatever σ² is."""
-        return (1.0 + self._scaled(residual) ** _POWER).rsqrt()
 
     def of_row(self, row: int) -> Rejection:
         """The weight of one row, for any number of values that it might have."""
