@@ -112,7 +112,8 @@ def recorded_step_figure(records: Sequence[Record]) -> list[Figure]:
 
 def step_figures(repeats: int, sizes: Sequence[int], pursuit: bool) -> list[Figure]:
     """Time of a step on contaminated evaluations of all functions: medians over repeats and functions."""
-    from rcgp.botorch.problems import FUNCTIONS, Contamination, Fitted, fit_gp, fit_rcgp, fit_relevance_pursuit, suggest
+    from rcgp.botorch.problems import FUNCTIONS, Contamination
+    from rcgp.botorch.trials import Fitted, fit_gp, fit_rcgp, fit_relevance_pursuit, suggest
 
     def seconds(fit: Fitted, X: torch.Tensor, Y: torch.Tensor) -> float:
         began = time.perf_counter()

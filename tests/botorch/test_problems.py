@@ -16,8 +16,9 @@ optional("botorch")
 from botorch.models import SingleTaskGP  # noqa: E402
 
 from rcgp.baselines import StudentTGP  # noqa: E402
-from rcgp.botorch import problems  # noqa: E402
-from rcgp.botorch.problems import FUNCTIONS, Contamination, ModelOf, minimise, suggest  # noqa: E402
+from rcgp.botorch import trials  # noqa: E402
+from rcgp.botorch.problems import FUNCTIONS, Contamination  # noqa: E402
+from rcgp.botorch.trials import ModelOf, minimise, suggest  # noqa: E402
 from rcgp.weights import InverseMultiquadric  # noqa: E402
 
 # The definitions, written again in numpy: x and x' on their own domains, domains and scalings.
@@ -126,7 +127,7 @@ def test_ucb_is_the_papers_with_lambda_ten_of_the_negated_function(fitted):
     points = torch.rand(30, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     posterior = model.posterior(points)
     expected = -posterior.mean.flatten() + 10.0 * posterior.variance.sqrt().flatten()
-    torch.testing.assert_close(problems.acquisition_function("ucb", model, X)(points), expected)
+    torch.testing.assert_close(trials.acquisition_function("ucb", model, X)(points), expected)
 
 
 def test_pi_is_the_papers_and_the_best_value_is_the_smallest_posterior_mean(fitted):
@@ -134,9 +135,9 @@ def test_pi_is_the_papers_and_the_best_value_is_the_smallest_posterior_mean(fitt
     points = torch.rand(30, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     posterior, best = model.posterior(points), model.posterior(X).mean.min()
     expected = torch.special.ndtr((best - posterior.mean) / posterior.variance.sqrt()).flatten()
-    torch.testing.assert_close(problems.acquisition_function("pi", model, X)(points).exp(), expected)
+    torch.testing.assert_close(trials.acquisition_function("pi", model, X)(points).exp(), expected)
     with pytest.raises(ValueError, match="there is no acquisition function 'ei'"):
-        problems.acquisition_function("ei", model, X)
+        trials.acquisition_function("ei", model, X)
 
 
 def test_a_suggestion_is_repeated_by_its_seed_and_near_the_best_of_a_grid(fitted):
@@ -145,7 +146,7 @@ def test_a_suggestion_is_repeated_by_its_seed_and_near_the_best_of_a_grid(fitted
     assert point.shape == (1, 2)
     assert torch.equal(point, suggest("ucb", model, X, seed=5))
     grid = torch.cartesian_prod(*2 * [torch.linspace(0, 1, 41, dtype=torch.float64)]).unsqueeze(-2)
-    value = problems.acquisition_function("ucb", model, X)
+    value = trials.acquisition_function("ucb", model, X)
     with torch.no_grad():
         assert value(point.unsqueeze(0)).item() >= 0.98 * value(grid).max().item()
 
@@ -161,16 +162,16 @@ def test_a_model_of_the_package_is_one_for_botorch():
     torch.testing.assert_close(posterior.variance.squeeze(-1), expected.variance)
     noisy = model.posterior(points, observation_noise=True).variance - posterior.variance
     torch.testing.assert_close(noisy, torch.full_like(noisy, inner.noise_variance.item()))
-    (slope,) = torch.autograd.grad(problems.acquisition_function("ucb", model, X)(points).sum(), points)
+    (slope,) = torch.autograd.grad(trials.acquisition_function("ucb", model, X)(points).sum(), points)
     assert slope.abs().min() > 0
     assert model.weights().shape == (15, 1)
 
 
 def test_the_papers_model_has_its_prior_weight_and_starting_noise(monkeypatch):
     seen = []
-    monkeypatch.setattr(problems, "fit_gpytorch_mll", lambda mll: seen.append(mll.model))
+    monkeypatch.setattr(trials, "fit_gpytorch_mll", lambda mll: seen.append(mll.model))
     X = torch.rand(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    problems.fit_rcgp_as_in_paper(2.0)(X, FUNCTIONS["branin"](X).unsqueeze(-1))
+    trials.fit_rcgp_as_in_paper(2.0)(X, FUNCTIONS["branin"](X).unsqueeze(-1))
     (model,) = seen
     assert isinstance(model.weight, InverseMultiquadric)
     assert (model.centre, float(model.weight.threshold(X[:, 0]))) == ("prior", pytest.approx(2.0))
@@ -183,15 +184,15 @@ def test_the_papers_model_has_its_prior_weight_and_starting_noise(monkeypatch):
 
 def test_a_fit_that_fails_is_told_and_the_model_used_as_it_was(monkeypatch):
     def fail(mll):
-        raise problems.ModelFittingError("no")
+        raise trials.ModelFittingError("no")
 
-    monkeypatch.setattr(problems, "fit_gpytorch_mll", fail)
+    monkeypatch.setattr(trials, "fit_gpytorch_mll", fail)
     X = torch.rand(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    model, well = problems.fit_gp(X, X[:, :1])
+    model, well = trials.fit_gp(X, X[:, :1])
     assert not well
     assert not model.training
     contamination = Contamination(torch.Generator().manual_seed(0))
-    trace = minimise(FUNCTIONS["camel"], problems.fit_gp, "ucb", X, 2, contamination, seed=0)
+    trace = minimise(FUNCTIONS["camel"], trials.fit_gp, "ucb", X, 2, contamination, seed=0)
     assert trace.failed == [0, 1]
 
 

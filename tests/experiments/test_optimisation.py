@@ -108,10 +108,10 @@ def test_without_outliers_every_value_is_as_it_is():
 
 def test_the_papers_threshold_is_that_of_the_function(monkeypatch):
     optional("botorch")
-    from rcgp.botorch import problems
+    from rcgp.botorch import trials
 
     asked = []
-    monkeypatch.setattr(problems, "fit_rcgp_as_in_paper", lambda c: asked.append(c) or problems.fit_gp)
+    monkeypatch.setattr(trials, "fit_rcgp_as_in_paper", lambda c: asked.append(c) or trials.fit_gp)
     run(method="rcgp_paper", steps=1)
     run(method="rcgp_paper", steps=1, function="camel")
     assert asked == [2.0, 1.0]

@@ -70,7 +70,8 @@ def _configs(acquisition: str, outliers: bool, options: Options) -> list[Config]
 
 def _run(config: Config) -> dict[str, Any]:
     """One method minimises one function: regret and seconds of each step."""
-    from rcgp.botorch.problems import FUNCTIONS, Contamination, minimise
+    from rcgp.botorch.problems import FUNCTIONS, Contamination
+    from rcgp.botorch.trials import minimise
 
     function = FUNCTIONS[config["function"]]
     # A stream for each function and repetition. First points before outliers: both are the same for all methods.
@@ -78,32 +79,33 @@ def _run(config: Config) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed)
     first = torch.rand(_FIRST, 2, dtype=torch.float64, generator=generator)
     contamination = Contamination(generator, probability=_PROBABILITY if config["outliers"] else 0.0)
-    trace = minimise(
+    trial = minimise(
         function, _fit_of(config), config["acquisition"], first, config["steps"], contamination, 1000 * seed
     )
-    regret = [value - function.minimum for value in trace.values]
+    regret = [value - function.minimum for value in trial.values]
     return {
         "first_regret": regret[:_FIRST],
         "regret": regret[_FIRST:],
-        "fit_seconds": trace.fit_seconds,
-        "acquisition_seconds": trace.acquisition_seconds,
-        "failed": trace.failed,
-        "converged": not trace.failed,
-        "point": trace.points,
-        "observed": trace.observed,
-        "outlier": trace.outlier,
-        "suspected": trace.suspected,
+        "fit_seconds": trial.fit_seconds,
+        "acquisition_seconds": trial.acquisition_seconds,
+        "failed": trial.failed,
+        "converged": not trial.failed,
+        "point": trial.points,
+        "observed": trial.observed,
+        "outlier": trial.outlier,
+        "suspected": trial.suspected,
     }
 
 
 def _fit_of(config: Config) -> Any:
     """What fits the model of a method."""
-    from rcgp.botorch import problems
+    from rcgp.botorch import trials
+    from rcgp.botorch.problems import FUNCTIONS
 
     fits = {
-        "gp": problems.fit_gp,
-        "rcgp": problems.fit_rcgp,
-        "rcgp_paper": problems.fit_rcgp_as_in_paper(problems.FUNCTIONS[config["function"]].threshold),
+        "gp": trials.fit_gp,
+        "rcgp": trials.fit_rcgp,
+        "rcgp_paper": trials.fit_rcgp_as_in_paper(FUNCTIONS[config["function"]].threshold),
         "t-gp": _fit_student_t,
     }
     return fits[config["method"]]
@@ -111,7 +113,7 @@ def _fit_of(config: Config) -> Any:
 
 def _fit_student_t(X: Tensor, Y: Tensor) -> tuple[Any, bool]:
     """The t-GP of the tables, with the sample mean as its prior mean."""
-    from rcgp.botorch.problems import ModelOf
+    from rcgp.botorch.trials import ModelOf
 
     model = StudentTGP(X, Y.squeeze(-1))
     try:
