@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rcgp.botorch.box import Parameters
+from rcgp.botorch.weighing import TRUSTED
 
 __all__ = ["Evaluation", "OptimisationResult"]
-
-# Weight below which an evaluation is called suspicious.
-_SUSPICIOUS = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +62,7 @@ class OptimisationResult:
     @property
     def suspicious(self) -> tuple[Evaluation, ...]:
         """Evaluations whose values the model does not trust: with a weight below 0.5."""
-        return tuple(e for e in self.evaluations if e.weight is not None and e.weight < _SUSPICIOUS)
+        return tuple(e for e in self.evaluations if e.weight is not None and e.weight < TRUSTED)
 
     @property
     def failed(self) -> tuple[Evaluation, ...]:

@@ -24,6 +24,7 @@ from torch import Tensor
 from rcgp.botorch.fitting import fit
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.transforms import RobustStandardize
+from rcgp.botorch.weighing import TRUSTED
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.training import FitError
 
@@ -43,9 +44,6 @@ _HUGE = 1e300
 
 # What may happen to matrices of points next to each other. It must not end an optimisation: there are other points.
 _NUMERICAL_ERRORS = (NotPositiveDefiniteError, NotPSDError, NanError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
-
-# Weight from which an evaluation is trusted.
-_TRUSTED = 0.5
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Belief:
     @property
     def best(self) -> int:
         """The row with the best mean among those that are trusted: not the luckiest observation."""
-        trusted = self.weight >= _TRUSTED
+        trusted = self.weight >= TRUSTED
         return int(torch.where(trusted | ~trusted.any(), self.mean, -torch.inf).argmax())
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.problems import Contamination, ScaledFunction
+from rcgp.botorch.weighing import TRUSTED
 from rcgp.models.defaults import column_scales, default_kernel, robust_spread
 from rcgp.weights import InverseMultiquadric
 
@@ -244,7 +245,7 @@ def minimise(
             X = torch.cat([X, point])
             Y = torch.cat([Y, _evaluate(function, point, contamination, trial)])
         if hasattr(model, "weights"):
-            trial.suspected = (model.weights().squeeze(-1) < 0.5).tolist()
+            trial.suspected = (model.weights().squeeze(-1) < TRUSTED).tolist()
     return trial
 
 

@@ -17,7 +17,10 @@ from rcgp.core.trimming import trim
 from rcgp.weights import WeightFunction
 from rcgp.weights.rejection import bounded, rejection
 
-__all__ = ["Weighed", "weigh"]
+__all__ = ["TRUSTED", "Weighed", "weigh"]
+
+#: Trust from which an observation counts as trusted; with less it is suspicious.
+TRUSTED = 0.5
 
 
 @dataclass(frozen=True)
