@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from botorch.acquisition import ProbabilityOfImprovement, UpperConfidenceBound, qLogExpectedImprovement
+from botorch.acquisition import (
+    ProbabilityOfImprovement,
+    UpperConfidenceBound,
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+)
+from botorch.acquisition.analytic import LogNoisyExpectedImprovement, NoisyExpectedImprovement
 from botorch.acquisition.objective import LinearMCObjective
+from botorch.exceptions.errors import UnsupportedError
 from botorch.generation import MaxPosteriorSampling
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
@@ -112,6 +119,15 @@ def test_thompson_samples_follow_the_posterior():
     share = (chosen == x[0]).all(dim=-1).double().mean().item()
     assert 0.1 < abs(expected - 0.5) < 0.4
     assert share == pytest.approx(expected, abs=4.0 * np.sqrt(expected * (1.0 - expected) / 4000))
+
+
+def test_the_analytic_noisy_expected_improvement_is_botorchs_own_models_only(x):
+    X, Y = make_data()
+    model = make_model(X, Y, train_Yvar=torch.full_like(Y, 0.01))
+    for kind in (NoisyExpectedImprovement, LogNoisyExpectedImprovement):
+        with pytest.raises(UnsupportedError, match="not a `SingleTaskGP`"):
+            kind(model, X)
+    assert qLogNoisyExpectedImprovement(model, X)(x.unsqueeze(-2)).isfinite().all()
 
 
 def test_pending_points_count_as_chosen(x):

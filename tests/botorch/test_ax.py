@@ -22,15 +22,19 @@ from ax.api.configs import RangeParameterConfig
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
 from ax.core.observation import ObservationFeatures
-from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
+from ax.core.search_space import SearchSpaceDigest
+from ax.generators.torch.botorch_modular.surrogate import Surrogate, SurrogateSpec, submodel_input_constructor
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from ax.storage.json_store.decoder import object_from_json
 from ax.storage.json_store.encoder import object_to_json
 from ax.utils.common.logger import set_stderr_log_level
+from botorch.models.model import Model
 from botorch.test_functions import Branin
+from botorch.utils.datasets import SupervisedDataset
 
 import rcgp.botorch.ax as robust_ax
 from rcgp.botorch import LeaveOneOutObjective, RobustStandardize, SingleTaskRCGP, fit
+from rcgp.weights import InverseMultiquadric
 
 set_stderr_log_level(logging.ERROR)
 
@@ -277,6 +281,22 @@ def test_both_ways_of_leaving_out_agree_that_outliers_are_none():
         for found in (closed, folds):
             mean, variance = found[name]
             assert abs(mean - expected) < 4.0 * np.sqrt(variance) + 1.0
+
+
+def test_options_of_the_model_reach_it_by_axs_own_way():
+    """A model config put together by hand, in a process that knows nothing of the functions here."""
+    rng = np.random.default_rng(0)
+    X, Y = torch.tensor(rng.uniform(size=(6, 2))), torch.tensor(rng.normal(size=(6, 1)))
+    weight = InverseMultiquadric(c=2.0)
+    arguments = submodel_input_constructor.dispatch(Model)(
+        SingleTaskRCGP,
+        ModelConfig(botorch_model_class=SingleTaskRCGP, model_options={"centre": "prior", "weight": weight}),
+        SupervisedDataset(X, Y, feature_names=["x", "y"], outcome_names=["loss"]),
+        SearchSpaceDigest(feature_names=["x", "y"], bounds=[(0.0, 1.0), (0.0, 1.0)]),
+        Surrogate(),
+    )
+    model = SingleTaskRCGP(**arguments)
+    assert (model.centre, model.weight) == ("prior", weight)
 
 
 def test_configuration_survives_json():

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from botorch.models import SingleTaskGP
+from gpytorch.constraints import GreaterThan
+from gpytorch.mlls import ExactMarginalLogLikelihood
 
 import reference
 from problems_of_botorch import OUTLIERS, ROWS, make_data, make_model, pseudo_data, state_of
@@ -124,6 +129,44 @@ def test_with_known_noises():
     error = (A @ (model.train_targets - m)) * variance
     expected = reference.log_normal(error.numpy(), 0.0, variance.numpy()).sum()
     assert value == pytest.approx((expected + log_prior(model)) / ROWS, rel=1e-8)
+
+
+def test_gpytorchs_evidence_in_training_mode_is_that_of_the_ordinary_gp():
+    """So a training loop of one's own is robust with this objective, not with GPyTorch's."""
+    X, Y = make_data()
+    evidence, objective = [], []
+    for size in (1e2, 1e4):
+        Y[OUTLIERS] = size
+        model = make_model(X, Y, outcomes="none").train()
+        names = ("covar_module", "mean_module", "likelihood")
+        modules = {name: copy.deepcopy(getattr(model, name)) for name in names}
+        gp = SingleTaskGP(X, Y, outcome_transform=None, **modules)
+        values = [
+            ExactMarginalLogLikelihood(some.likelihood, some)(some(*some.train_inputs), some.train_targets).item()
+            for some in (model, gp)
+        ]
+        assert values[0] == pytest.approx(values[1], rel=1e-10)
+        evidence.append(values[0])
+        objective.append(value_of(model).item())
+    assert evidence[1] < 1e3 * evidence[0] < 0.0  # follows the outliers
+    assert objective[1] == pytest.approx(objective[0], rel=1e-6)
+
+
+def test_can_be_climbed_by_a_loop_of_ones_own():
+    model = make_model(*make_data(), inputs="normalize")
+    # BoTorch's own constraint is for optimisers that know of bounds: a step could leave it.
+    model.likelihood.noise_covar.register_constraint("raw_noise", GreaterThan(1e-5))
+    model.likelihood.noise = 0.01
+    objective = LeaveOneOutObjective(model).train()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    values = []
+    for _ in range(20):
+        optimiser.zero_grad()
+        value = objective(model(*model.train_inputs), model.train_targets)
+        values.append(value.item())
+        (-value).backward()
+        optimiser.step()
+    assert values[-1] > values[0] + 0.1
 
 
 def test_takes_gpytorchs_arguments():

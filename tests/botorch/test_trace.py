@@ -137,6 +137,51 @@ def test_a_line_that_makes_no_sense_is_named(tmp_path, line):
         pass
 
 
+@pytest.mark.parametrize("line", [b"", b"null", b"\x00\x00", b"\xff", b'{"event": "finis', b'"finished"', b"[" * 99999])
+@pytest.mark.parametrize("place", [1, 2, 4, 5])
+def test_what_cannot_be_read_and_is_no_torn_end_is_named_and_left_as_it_was(tmp_path, line, place):
+    path = tmp_path / "trace.jsonl"
+    fill(path)
+    lines = path.read_bytes().splitlines()
+    content = b"\n".join([*lines[:place], line, *lines[place:], b""])
+    for end in (b"", b'{"event": "star'):  # a torn line at the end changes nothing
+        path.write_bytes(content + end)
+        told = rf"trace .*trace.jsonl' is damaged in line {place + 1}: it is no JSON object; mend that line"
+        with pytest.raises(ValueError, match=told), opened(path):
+            pass
+        assert path.read_bytes() == content + end
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"event": "finished", "number": 3, "x": {"x": 0.', b"\x00\x00\x00", b"\xff"])
+def test_what_a_crash_left_of_the_last_line_is_taken_off(tmp_path, torn):
+    path = tmp_path / "trace.jsonl"
+    fill(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    with opened(path) as trace:
+        assert sorted(trace.finished) == [1, 2]
+    assert path.read_bytes() == whole
+    fill(path, numbers=(3,))
+    for line in path.read_bytes().splitlines():
+        json.loads(line)
+
+
+@pytest.mark.parametrize("first", ["finished", "failed"])
+@pytest.mark.parametrize("second", ["finished", "failed"])
+def test_an_evaluation_that_ends_twice_is_named(tmp_path, first, second):
+    path = tmp_path / "trace.jsonl"
+    fill(path, numbers=(1,))
+    ends = {"finished": Finished(2, (0.5, 0.2), 1.0, "", 0.0), "failed": Finished(2, (0.5, 0.2), None, "no", 0.0)}
+    with opened(path) as trace:
+        trace.finish(ends[first])
+        trace.start(2, (0.5, 0.2))  # as often as it likes
+        trace.start(2, (0.5, 0.2))
+    with opened(path) as trace:
+        trace.finish(ends[second])
+    with pytest.raises(ValueError, match=r"damaged in line 7: evaluation 2 has ended before"), opened(path):
+        pass
+
+
 def test_a_file_is_locked_against_others_and_free_afterwards(tmp_path):
     path = tmp_path / "trace.jsonl"
     code = (

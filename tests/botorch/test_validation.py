@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gpytorch
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
@@ -134,6 +135,37 @@ def test_centre_and_weight_must_fit():
         SingleTaskRCGP(X, Y, weight=Constant())
     with pytest.raises(TypeError, match=r"weight must be a WeightFunction of rcgp\.weights, got str"):
         SingleTaskRCGP(X, Y, weight="imq", centre="prior")
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        gpytorch.likelihoods.StudentTLikelihood(),
+        gpytorch.likelihoods.LaplaceLikelihood(),
+        gpytorch.likelihoods.BernoulliLikelihood(),
+        gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=2),
+        0.1,
+    ],
+    ids=lambda likelihood: type(likelihood).__name__,
+)
+def test_a_likelihood_that_is_not_gaussian_is_refused(likelihood):
+    name = type(likelihood).__name__
+    with pytest.raises(TypeError, match=f"likelihood must be a GaussianLikelihood or Fixed.*, got {name}: outliers"):
+        SingleTaskRCGP(*make_data(), likelihood=likelihood)
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        gpytorch.likelihoods.GaussianLikelihood(),
+        gpytorch.likelihoods.FixedNoiseGaussianLikelihood(torch.full((ROWS,), 0.1, dtype=torch.float64)),
+    ],
+    ids=lambda likelihood: type(likelihood).__name__,
+)
+def test_gaussian_likelihoods_are_used(likelihood):
+    model = SingleTaskRCGP(*make_data(), likelihood=likelihood)
+    assert model.likelihood is likelihood
+    assert model.posterior(torch.rand(3, D, dtype=torch.float64)).variance.isfinite().all()
 
 
 def test_only_this_kind_of_model_is_fitted():

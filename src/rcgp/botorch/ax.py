@@ -7,7 +7,6 @@ Importing this file tells Ax's registries of the classes below. A process that l
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 try:
@@ -118,18 +117,14 @@ def _inputs(
     search_space_digest: SearchSpaceDigest,
     surrogate: Surrogate,
 ) -> dict[str, Any]:
-    """Ax's own, with the model's options, which BoTorch's ``construct_inputs`` does not take.
-
-    A standard error of zero means no noise, which is as little as GPyTorch's models can have.
-    """
-    config = replace(model_config, model_options={})
+    """Ax's own. A standard error of zero means no noise, which is as little as GPyTorch's models can have."""
     inputs: dict[str, Any] = submodel_input_constructor.dispatch(Model)(
-        botorch_model_class, config, dataset, search_space_digest, surrogate
+        botorch_model_class, model_config, dataset, search_space_digest, surrogate
     )
     if "train_Yvar" in inputs:
         Yvar = inputs["train_Yvar"]
         inputs["train_Yvar"] = Yvar.clamp_min(gpytorch.settings.min_fixed_noise.value(Yvar.dtype))
-    return {**inputs, **model_config.model_options}
+    return inputs
 
 
 register_model(SingleTaskRCGP)

@@ -1,25 +1,23 @@
 """The robust conjugate GP as a BoTorch model: hyperparameters in batches, BoTorch's surface, the core's mathematics.
 
-BoTorch's base class brings transforms, batches of outputs and conditioning. It asks its model for four things, which
-are here: ``model(X)``, training data that can be set, a model with further data, and ``forward``, of which it makes
-leave-one-out predictions.
+BoTorch's base class brings transforms and batches of outputs, :class:`TrainingDataModel` what is done with training
+data. Here are predictions, from top to bottom: ``posterior`` asks the base class, which asks ``model(X)``; that is the
+prior conditioned on pseudo-data, which are made of weights. ``forward`` is what BoTorch makes leave-one-out predictions
+of.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import gpytorch
 import torch
 from botorch.acquisition.objective import PosteriorTransform
-from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
-from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
-from botorch.models.utils.assorted import fantasize
 from botorch.models.utils.gpytorch_modules import get_gaussian_likelihood_with_lognormal_prior
+from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
@@ -28,10 +26,11 @@ from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
 from rcgp.botorch.defaults import default_kernel
-from rcgp.botorch.slices import sliced
+from rcgp.botorch.pathwise import register_paths
+from rcgp.botorch.training_data import TrainingDataModel
 from rcgp.botorch.transforms import RobustStandardize
 from rcgp.botorch.validation import (
-    check_observations,
+    check_likelihood,
     check_outputs,
     check_test_inputs,
     check_training_data,
@@ -48,7 +47,7 @@ from rcgp.weights import InverseMultiquadric, WeightFunction
 __all__ = ["SingleTaskRCGP"]
 
 
-class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, FantasizeMixin):  # type: ignore[misc]
+class SingleTaskRCGP(TrainingDataModel):
     """A ``SingleTaskGP`` that outliers cannot break.
 
     Robust and conjugate GP regression (:class:`rcgp.RCGP`) with BoTorch's constructor and surface: batches, several
@@ -63,7 +62,8 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
         train_X: ``... x n x d`` inputs.
         train_Y: ``... x n x m`` observations of m outputs.
         train_Yvar: ``... x n x m`` known noise variances. Default: one, learnt, for each output.
-        likelihood: a ``GaussianLikelihood``, which holds σ². Default: BoTorch's, with its prior.
+        likelihood: a ``GaussianLikelihood``, which holds σ², or a ``FixedNoiseGaussianLikelihood``, a variance for each
+            row. Default: BoTorch's, with its prior.
         covar_module: kernel. Default: BoTorch's squared exponential with its priors, times an output scale, which
             ``RobustStandardize`` leaves to be learnt.
         mean_module: prior mean. Default: a constant, learnt.
@@ -76,18 +76,15 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
     Raises:
         InputDataError: for values that are NaN or infinite, naming argument, row and column.
         BotorchTensorDimensionError: for shapes that do not fit.
+        TypeError: for a likelihood of another kind.
     """
-
-    train_inputs: tuple[Tensor, ...]
-    _has_transformed_inputs: bool
-    train_targets: Tensor
 
     def __init__(
         self,
         train_X: Tensor,
         train_Y: Tensor,
         train_Yvar: Tensor | None = None,
-        likelihood: GaussianLikelihood | None = None,
+        likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood | None = None,
         covar_module: gpytorch.kernels.Kernel | None = None,
         mean_module: gpytorch.means.Mean | None = None,
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
@@ -96,6 +93,7 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
         centre: str = "adaptive",
     ) -> None:
         check_weight(weight, centre)
+        check_likelihood(likelihood)
         check_training_data(train_X, train_Y, train_Yvar)
         self._validate_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
         super().__init__()
@@ -131,75 +129,17 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
         # Modules and tensors that the posterior was made from, and the posterior.
         self._process: tuple[list[Any], list[Tensor], PosteriorProcess] | None = None
 
-    def __call__(self, X: Tensor, *_: Any, **__: Any) -> MultivariateNormal:
-        """The posterior of f at transformed inputs; in training mode the prior, as with GPyTorch's models."""
-        if self.training:
-            return self._prior(self.training_inputs() if X is self.train_inputs[0] else self.transform_inputs(X))
-        mean, covariance = self._posterior_process().joint(check_test_inputs(X, self.train_inputs[0]))
-        return MultivariateNormal(mean, to_linear_operator(covariance))
-
-    def forward(self, X: Tensor) -> MultivariateNormal:
-        """What is known of f without the observations at ``X``: the prior or, at the training inputs, leave-one-out.
-
-        BoTorch's ``efficient_loo_cv`` takes what this returns for the prior of independent rows, and adds σ²: so its
-        results are the leave-one-out predictions of the robust model.
-        """
-        if X is not self.train_inputs[0]:
-            return self._prior(X)
-        mean, variance = self.latent_leave_one_out()
-        return MultivariateNormal(mean, DiagLinearOperator(variance))
-
-    def set_train_data(
-        self, inputs: Tensor | tuple[Tensor, ...] | None = None, targets: Tensor | None = None, strict: bool = True
-    ) -> None:
-        """Replace inputs, targets or both, in the model's own shapes and after its transforms.
-
-        Raises:
-            RuntimeError: for other shapes than before, unless ``strict=False``.
-        """
-        X = inputs[0] if isinstance(inputs, tuple) else inputs
-        for name, old, new in (("inputs", self.train_inputs[0], X), ("targets", self.train_targets, targets)):
-            if strict and new is not None and old.shape != new.shape:
-                raise RuntimeError(
-                    f"cannot replace {name} of shape {tuple(old.shape)} by {tuple(new.shape)}; strict=False can"
-                )
-        if X is not None:
-            self.train_inputs = (X,)
-        if targets is not None:
-            self.train_targets = targets
-
-    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> SingleTaskRCGP:
-        """This model with further data: the same hyperparameters, and weights for all rows.
+    @classmethod
+    def construct_inputs(
+        cls, training_data: SupervisedDataset, weight: WeightFunction | None = None, centre: str = "adaptive"
+    ) -> dict[str, Any]:
+        """Arguments of the constructor from a data set, for what is built by BoTorch or Ax.
 
         Args:
-            inputs: ``... x n' x d`` transformed inputs.
-            targets: ``... x n'`` transformed observations, with as many batch dimensions or more.
-            kwargs: ``noise``, their variances, where those of the training data are known.
+            training_data: inputs, observations and, where known, noise variances.
+            weight, centre: as in the constructor; in Ax, entries of ``model_options``.
         """
-        X, y = self.train_inputs[0], self.train_targets
-        shapes = (X.shape[:-2], y.shape[:-1], inputs.shape[:-2], targets.shape[:-1])
-        batch = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
-        model = self._without_data()
-        model.likelihood = self.likelihood.get_fantasy_likelihood(**kwargs)
-        model.train_inputs = (torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (X, inputs)], dim=-2),)
-        model.train_targets = torch.cat([part.expand(*batch, part.shape[-1]) for part in (y, targets)], dim=-1)
-        return model
-
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> SingleTaskRCGP:
-        """The model of these and further observations, ``... x n' x d`` and ``... x n' x m``, in their own units.
-
-        It is what a model of all the data with the same hyperparameters and transforms is.
-
-        Args:
-            X, Y: inputs and observations; Y may have further batch dimensions, one model each.
-            kwargs: ``noise``, ``... x n' x m`` variances after transforms, where those of the data are known.
-        """
-        check_observations(X, Y, self)
-        if Y.ndim > X.ndim and fantasize.off():
-            X = X.expand(*Y.shape[:-2], *X.shape[-2:])
-        # In evaluation mode, or the transforms would learn from the new data alone.
-        model: SingleTaskRCGP = super(SingleTaskRCGP, self.eval()).condition_on_observations(X, Y, **kwargs)
-        return model
+        return {**super().construct_inputs(training_data), "weight": weight, "centre": centre}
 
     def posterior(
         self,
@@ -223,95 +163,12 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
             observation_noise = observation_noise[..., output_indices]
         return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
 
-    def subset_output(self, idcs: list[int]) -> SingleTaskRCGP:
-        """The model of some of the outputs, in their order."""
-        check_outputs(idcs, self.num_outputs, "idcs")
-        outputs = [index % self.num_outputs for index in idcs]
-        if outputs == list(range(self.num_outputs)):
-            return self._without_data()
-        before = self._aug_batch_shape
-        rows: Any = outputs if len(outputs) > 1 else outputs[0]
-        index = (*(slice(None) for _ in before[:-1]), rows)
-        model = self._without_data()
-        for name in ("covar_module", "mean_module", "likelihood"):
-            setattr(model, name, sliced(getattr(self, name), before, index))
-        if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):  # which keeps it in no parameter or buffer
-            model.likelihood.noise_covar.noise = self.likelihood.noise[(*index, slice(None))]
-        model.train_inputs = tuple(inputs[(*index, slice(None), slice(None))] for inputs in self.train_inputs)
-        model.train_targets = self.train_targets[(*index, slice(None))]
-        model._num_outputs, model._aug_batch_shape = len(outputs), torch.empty(before)[index].shape
-        if model._original_train_inputs is not None:
-            model._original_train_inputs = self._original_train_inputs[(*index, slice(None), slice(None))]
-        if hasattr(self, "outcome_transform"):
-            model.outcome_transform = self.outcome_transform.subset_output(idcs=outputs)
-        return model
-
-    def custom_fit(
-        self, mll: gpytorch.mlls.MarginalLogLikelihood, **kwargs: Any
-    ) -> gpytorch.mlls.MarginalLogLikelihood:
-        """What ``fit_gpytorch_mll`` does to this model: see :func:`rcgp.botorch.fitting.fit_for_botorch`."""
-        from rcgp.botorch.fitting import fit_for_botorch
-
-        return fit_for_botorch(self, mll, **kwargs)
-
-    def weights(self) -> Tensor:
-        """How far each observation is trusted, ``... x n x m``: 1 is full trust, near 0 is an outlier.
-
-        With ``centre="prior"`` the weight w̃; with adaptive centres 1 within the threshold of a row, 0.71 at it.
-        """
-        with torch.no_grad():
-            w = self._weighed().trust.to(self.train_targets)
-        return w.mT if self.num_outputs > 1 else w.unsqueeze(-1)
-
-    def latent_leave_one_out(self) -> LeaveOneOut:
-        """Mean and variance of f at each training input given all other observations, ``... x n``. Cost O(n³)."""
-        with torch.no_grad():
-            weighed = self._weighed()
-            mean, variance = leave_one_out(weighed.K, weighed.pseudo)
-            prior = self.train_targets - weighed.residual
-            return LeaveOneOut((mean + prior).to(self.train_targets), variance.to(self.train_targets))
-
-    def training_inputs(self) -> Tensor:
-        """The training inputs after the input transform, ``... x n x d``."""
-        if not self.training or not hasattr(self, "input_transform"):
-            return self.train_inputs[0]
-        return self._for_each_output(self.transform_inputs)
-
-    def _for_each_output(self, transform: Callable[[Tensor], Tensor]) -> Tensor:
-        """The training inputs, transformed before they are repeated for each output.
-
-        A transform with a batch shape would take the outputs, which BoTorch keeps as the last batch dimension, for it.
-        """
-        X = self.train_inputs[0]
-        if self.num_outputs == 1:
-            return transform(X)
-        once = transform(X[..., 0, :, :])
-        return once.unsqueeze(-3).expand(*once.shape[:-2], self.num_outputs, *once.shape[-2:])
-
-    def _set_transformed_inputs(self) -> None:
-        if hasattr(self, "input_transform") and not self._has_transformed_inputs:
-            self._original_train_inputs = self.train_inputs[0]
-            with torch.no_grad():
-                transformed = self._for_each_output(self.input_transform.preprocess_transform)
-            self.set_train_data(transformed, strict=False)
-            self._has_transformed_inputs = True
-
-    def row_noise(self) -> Tensor:
-        """Noise variance of each observation, ``... x n``: σ², or what was given."""
-        noise: Tensor = self.likelihood.noise  # ... x 1, or ... x n
-        shape = torch.broadcast_shapes(noise.shape, self.train_targets.shape)  # type: ignore[no-untyped-call]
-        return noise.expand(shape)
-
-    def _prior(self, X: Tensor) -> MultivariateNormal:
-        return MultivariateNormal(self.mean_module(X), self.covar_module(X))
-
-    def _weighed(self) -> Weighed:
-        """The training data and what each row counts, in double precision; hyperparameters are constants."""
-        kernel, mean, weight = (_frozen(module) for module in (self.covar_module, self.mean_module, self.weight))
-        X, y = self.training_inputs().double(), self.train_targets.double()
-        batch = torch.broadcast_shapes(X.shape[:-2], y.shape[:-1])  # type: ignore[no-untyped-call]
-        X = X.expand(*batch, *X.shape[-2:])
-        return weigh(X, dense_kernel(kernel, X, X), y - mean(X), self.row_noise().detach().double(), weight)
+    def __call__(self, X: Tensor, *_: Any, **__: Any) -> MultivariateNormal:
+        """The posterior of f at transformed inputs; in training mode the prior, as with GPyTorch's models."""
+        if self.training:
+            return self._prior(self.training_inputs() if X is self.train_inputs[0] else self.transform_inputs(X))
+        mean, covariance = self._posterior_process().joint(check_test_inputs(X, self.train_inputs[0]))
+        return MultivariateNormal(mean, to_linear_operator(covariance))
 
     def _posterior_process(self) -> PosteriorProcess:
         """The posterior at the current hyperparameters, recomputed only if something that it depends on has changed."""
@@ -331,19 +188,52 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
             self._process = None if follows else (modules, [tensor.clone() for tensor in tensors], process)
         return process
 
-    def _without_data(self) -> SingleTaskRCGP:
-        """A copy that shares the training data, which cannot be copied where they are part of a graph."""
-        shared = {id(tensor): tensor for tensor in (*self.train_inputs, self.train_targets)}
-        return copy.deepcopy(self, shared)
+    def _weighed(self) -> Weighed:
+        """The training data and what each row counts, in double precision; hyperparameters are constants."""
+        kernel, mean, weight = (_frozen(module) for module in (self.covar_module, self.mean_module, self.weight))
+        X, y = self.training_inputs().double(), self.train_targets.double()
+        batch = torch.broadcast_shapes(X.shape[:-2], y.shape[:-1])  # type: ignore[no-untyped-call]
+        X = X.expand(*batch, *X.shape[-2:])
+        return weigh(X, dense_kernel(kernel, X, X), y - mean(X), self.row_noise().detach().double(), weight)
 
-    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> SingleTaskRCGP:
-        # Training data are no buffers, which would be part of the state: they follow the model to a type or device.
-        self.train_inputs = tuple(fn(inputs) for inputs in self.train_inputs)
-        self.train_targets = fn(self.train_targets)
-        if self._original_train_inputs is not None:
-            self._original_train_inputs = fn(self._original_train_inputs)
-        model: SingleTaskRCGP = super()._apply(fn, *args, **kwargs)
-        return model
+    def _prior(self, X: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+    def forward(self, X: Tensor) -> MultivariateNormal:
+        """What is known of f without the observations at ``X``: the prior or, at the training inputs, leave-one-out.
+
+        BoTorch's ``efficient_loo_cv`` takes what this returns for the prior of independent rows, and adds σ²: so its
+        results are the leave-one-out predictions of the robust model.
+        """
+        if X is not self.train_inputs[0]:
+            return self._prior(X)
+        mean, variance = self.latent_leave_one_out()
+        return MultivariateNormal(mean, DiagLinearOperator(variance))
+
+    def latent_leave_one_out(self) -> LeaveOneOut:
+        """Mean and variance of f at each training input given all other observations, ``... x n``. Cost O(n³)."""
+        with torch.no_grad():
+            weighed = self._weighed()
+            mean, variance = leave_one_out(weighed.K, weighed.pseudo)
+            prior = self.train_targets - weighed.residual
+            return LeaveOneOut((mean + prior).to(self.train_targets), variance.to(self.train_targets))
+
+    def weights(self) -> Tensor:
+        """How far each observation is trusted, ``... x n x m``: 1 is full trust, near 0 is an outlier.
+
+        With ``centre="prior"`` the weight w̃; with adaptive centres 1 within the threshold of a row, 0.71 at it.
+        """
+        with torch.no_grad():
+            w = self._weighed().trust.to(self.train_targets)
+        return w.mT if self.num_outputs > 1 else w.unsqueeze(-1)
+
+    def custom_fit(
+        self, mll: gpytorch.mlls.MarginalLogLikelihood, **kwargs: Any
+    ) -> gpytorch.mlls.MarginalLogLikelihood:
+        """What ``fit_gpytorch_mll`` does to this model: see :func:`rcgp.botorch.fitting.fit_for_botorch`."""
+        from rcgp.botorch.fitting import fit_for_botorch
+
+        return fit_for_botorch(self, mll, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         # What can be recomputed is neither pickled nor copied.
@@ -353,3 +243,6 @@ class SingleTaskRCGP(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fantas
 def _frozen(module: Any) -> Any:
     """A copy in double precision whose parameters are constants."""
     return None if module is None else copy.deepcopy(module).double().requires_grad_(False)
+
+
+register_paths(SingleTaskRCGP)

@@ -2,7 +2,8 @@
 
 The first line says what is optimised. Each evaluation has a line when it starts and one when it ends, which is on disk
 before the next begins: whatever is finished is never evaluated again. An evaluation that has only started is evaluated
-again. A line that a crash cut short is skipped, and the next one begins on a line of its own.
+again. A last line that a crash cut short is taken off. Whatever else cannot be read is no trace of a crash: the file is
+refused as damaged, since evaluations may be missing.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Trace:
         finished: each evaluation that has ended, by number.
 
     Raises:
-        ValueError: if the file cannot be written, is of another optimisation or no trace, or is in use.
+        ValueError: if the file cannot be written, is of another optimisation or no trace, is damaged (which line is
+            said), or is in use.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, plan: Plan, seed: int, initial: int) -> None:
@@ -141,11 +143,16 @@ class Trace:
     def _read_or_begin(self) -> None:
         assert self._file is not None
         self._file.seek(0)
-        lines = self._file.read().splitlines(keepends=True)
-        # The first line, cut short: nothing was evaluated yet.
-        if len(lines) == 1 and _cut_short(lines[0]):
-            self._file.truncate(0)
-            lines = []
+        content = self._file.read()
+        lines = content.splitlines(keepends=True)
+        torn = lines.pop() if lines and _cut_short(lines[-1], first=len(lines) == 1) else b""
+        if lines:
+            self._read_header(lines[0])
+        for i, line in enumerate(lines[1:], start=2):
+            self._read_event(line, i)
+        # Not before all else is read: a file that is refused stays as it was.
+        if torn:
+            self._file.truncate(len(content) - len(torn))
         if not lines:
             self._append(
                 {
@@ -157,14 +164,9 @@ class Trace:
                     "initial": self.initial,
                 }
             )
-            return
-        self._read_header(_parsed(lines[0]))
-        for i, line in enumerate(lines[1:], start=2):
-            content = _parsed(line)
-            if content is not None:
-                self._read_event(content, i)
 
-    def _read_header(self, header: Any) -> None:
+    def _read_header(self, line: bytes) -> None:
+        header = _parsed(line)
         known = isinstance(header, dict) and header.get("rcgp_trace") == _FORMAT
         if not known or not all(_is_count(header.get(name)) for name in ("seed", "initial")):
             raise ValueError(f"trace {self._path!r} is a file of another kind, or of another version; give a new name")
@@ -183,14 +185,19 @@ class Trace:
                 )
         self.seed, self.initial = header["seed"], header["initial"]
 
-    def _read_event(self, content: Any, line: int) -> None:
+    def _read_event(self, line: bytes, i: int) -> None:
         try:
+            content = _parsed(line)
+            if not isinstance(content, dict):
+                raise ValueError("it is no JSON object")
             event, number = content["event"], content["number"]
             values = self.plan.box.values_from_json(content["x"])
             if not _is_count(number) or number < 1:
                 raise ValueError(f"{number!r} is no number of an evaluation")
             if event == "started":
                 self.started[number] = values
+            elif event in ("finished", "failed") and number in self.finished:
+                raise ValueError(f"evaluation {number} has ended before, in a line above")
             elif event == "finished":
                 value = content["value"]
                 if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -201,7 +208,9 @@ class Trace:
             else:
                 raise ValueError(f"there is no event {event!r}")
         except (KeyError, OverflowError, TypeError, ValueError) as error:
-            raise ValueError(f"trace {self._path!r} is damaged in line {line}: {error}") from None
+            raise ValueError(
+                f"trace {self._path!r} is damaged in line {i}: {error}; mend that line, or give a new file"
+            ) from None
 
     def _append(self, content: dict[str, Any]) -> None:
         if self._file is None:
@@ -209,7 +218,7 @@ class Trace:
         line = json.dumps(content, allow_nan=False).encode() + b"\n"
         if self._file.seek(0, os.SEEK_END) > 0:
             self._file.seek(-1, os.SEEK_END)
-            if self._file.read(1) != b"\n":  # the last line was cut short: do not become part of it
+            if self._file.read(1) != b"\n":  # the last line is whole but for its end: do not become part of it
                 line = b"\n" + line
         self._file.write(line)
         self._file.flush()
@@ -223,8 +232,11 @@ def _version() -> str:
         return "unknown"
 
 
-def _cut_short(line: bytes) -> bool:
-    return not line.endswith(b"\n") and _parsed(line) is None and line[: len(_BEGINS)] == _BEGINS[: len(line)]
+def _cut_short(line: bytes, first: bool) -> bool:
+    """Whether a last line is what a crash leaves of one; if it is the first, too, what begins otherwise is no trace."""
+    if line.endswith(b"\n") or _parsed(line) is not None:
+        return False
+    return not first or line[: len(_BEGINS)] == _BEGINS[: len(line)]
 
 
 def _parsed(line: bytes) -> Any:

@@ -7,12 +7,20 @@ from typing import Any
 
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
 from rcgp.models.validation import check_finite
 from rcgp.weights import WeightFunction
 
-__all__ = ["check_observations", "check_outputs", "check_test_inputs", "check_training_data", "check_weight"]
+__all__ = [
+    "check_likelihood",
+    "check_observations",
+    "check_outputs",
+    "check_test_inputs",
+    "check_training_data",
+    "check_weight",
+]
 
 
 def check_weight(weight: Any, centre: Any) -> None:
@@ -23,6 +31,15 @@ def check_weight(weight: Any, centre: Any) -> None:
         raise TypeError(f"weight must be a WeightFunction of rcgp.weights, got {type(weight).__name__}")
     if weight is not None and centre == "adaptive":
         raise ValueError('a weight needs centre="prior": adaptive centring chooses weights by itself')
+
+
+def check_likelihood(likelihood: Any) -> None:
+    """Raise unless a likelihood, where one is given, says what Gaussian noise the observations have."""
+    if likelihood is not None and not isinstance(likelihood, GaussianLikelihood | FixedNoiseGaussianLikelihood):
+        raise TypeError(
+            "likelihood must be a GaussianLikelihood or FixedNoiseGaussianLikelihood of GPyTorch, got "
+            f"{type(likelihood).__name__}: outliers are for the weights, so that the posterior stays in closed form"
+        )
 
 
 def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, after: str = "") -> None:
