@@ -270,7 +270,7 @@ def test_failing_fit_leaves_the_model_as_it_was(centre, inputs):
 def test_failure_of_one_model_leaves_all_as_they_were(monkeypatch):
     model = SingleTaskRCGP(*make_data(n=8, m=2))
     before, calls = state(model), []
-    original = fit.__globals__["fit_trimmed"]
+    original = fit.__globals__["find_trusted"]
 
     def second_fails(*arguments, **named):
         calls.append(1)
@@ -278,7 +278,7 @@ def test_failure_of_one_model_leaves_all_as_they_were(monkeypatch):
             raise KeyboardInterrupt
         return original(*arguments, **named)
 
-    monkeypatch.setitem(fit.__globals__, "fit_trimmed", second_fails)
+    monkeypatch.setitem(fit.__globals__, "find_trusted", second_fails)
     with pytest.raises(KeyboardInterrupt):
         fit(model)
     assert len(calls) == 2

@@ -6,7 +6,7 @@
 from rcgp.training.adaptive import Parts, centre_on, fit_adaptive
 from rcgp.training.adaptive_report import AdaptiveReport, Round
 from rcgp.training.fit import FitError, FitReport, fit
-from rcgp.training.trimmed import fit_to_rows, fit_trimmed, trusted_rows
+from rcgp.training.trimmed import find_trusted, fit_to_rows, fit_trimmed, trusted_rows
 
 __all__ = [
     "AdaptiveReport",
@@ -15,6 +15,7 @@ __all__ = [
     "Parts",
     "Round",
     "centre_on",
+    "find_trusted",
     "fit",
     "fit_adaptive",
     "fit_to_rows",

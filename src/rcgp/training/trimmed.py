@@ -20,7 +20,7 @@ from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
 from rcgp.core.linalg import NotPositiveDefiniteError
-from rcgp.core.trimming import UNKNOWN, Trimmed, outlier_log_odds, trim
+from rcgp.core.trimming import UNKNOWN, Trimmed, trim
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.training.fit import FitError, FitReport, fit, in_double, scipy_on_one_thread
@@ -29,7 +29,7 @@ from rcgp.training.rows import evidence_of
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales
 from rcgp.weights import Rejection
 
-__all__ = ["fit_to_rows", "fit_trimmed", "trusted_rows"]
+__all__ = ["find_trusted", "fit_to_rows", "fit_trimmed", "trusted_rows"]
 
 # Multiples of the first lengthscales that searches begin with, and their noise variance as a part of the squared
 # scatter.
@@ -79,7 +79,7 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
     try:
         with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
             climber = _Climber(model, max_iterations)
-            last = climber.run()
+            last = climber.search(climber.climb(), _FINE)
             trimmed = _trim(model)
             # Relative to the noise of the row, where that is known to be less or more than σ².
             deviation = (trimmed.variance * model.noise.detach() / _row_noise(model)).sqrt()
@@ -102,15 +102,40 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
     )
 
 
-def fit_to_rows(model: RCGP, trusted: Tensor, *, max_iterations: int = 1000) -> FitReport:
-    """Choose the hyperparameters of a model by the evidence of some of its rows, ``n`` flags."""
+def fit_to_rows(
+    model: RCGP, trusted: Tensor, *, other_start: list[Tensor] | None = None, max_iterations: int = 1000
+) -> FitReport:
+    """Choose the hyperparameters of a model by the evidence of some of its rows, ``n`` flags.
+
+    Args:
+        model: the model, changed in place.
+        trusted: the rows.
+        other_start: parameters (:func:`rcgp.training.snapshots.hyperparameters_of`) that a second search begins with:
+            the evidence of few rows has several maxima. The better one is kept.
+        max_iterations: limit on the iterations of each search.
+    """
     with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
-        return _Climber(model, max_iterations).search(trusted, _FINE)
+        climber, ends = _Climber(model, max_iterations), []
+        for start in [climber.first] if other_start is None else [climber.first, other_start]:
+            restore_hyperparameters(model, start)
+            ends.append((climber.search(trusted, _FINE), hyperparameters_of(model)))
+        report, parameters = max(ends, key=lambda end: end[0].value)
+        restore_hyperparameters(model, parameters)
+        return report
 
 
 def trusted_rows(model: RCGP) -> Tensor:
     """Who is trusted at the hyperparameters of a model in double precision, ``n`` flags. Cost O(n³)."""
     return _trim(model).trusted
+
+
+def find_trusted(model: RCGP, *, max_iterations: int = 1000) -> Tensor:
+    """Who is trusted by evidence, ``n`` flags; the model's hyperparameters are near the best ones for these rows.
+
+    What :func:`fit_trimmed` does before its last search, with the same errors.
+    """
+    with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
+        return _Climber(model, max_iterations).climb()
 
 
 class _Climber:
@@ -124,8 +149,8 @@ class _Climber:
         self.everyone = _End(-math.inf, _everyone(model), self.first)
         self.evaluations = self.rejected = 0
 
-    def run(self) -> FitReport:
-        """Climb from every start; the best is kept. Returns the report of the last search."""
+    def climb(self) -> Tensor:
+        """Climb from every start; the best end is kept. Returns who is trusted there."""
         ends = self._climb_all()
         best = max(ends, key=lambda end: end.value)
         if best.value < self.everyone.value + _MARGIN:
@@ -137,7 +162,7 @@ class _Climber:
             best = max(best, ends[-1], key=lambda end: end.value)
         self.values = [end.value for end in ends]
         restore_hyperparameters(self.model, best.parameters)
-        return self.search(best.trusted, _FINE)
+        return best.trusted
 
     def search(self, trusted: Tensor, tolerance: float) -> FitReport:
         """Hyperparameters by the evidence of these rows, from the present ones on."""
@@ -152,8 +177,7 @@ class _Climber:
     def _value(self, trimmed: Trimmed) -> float:
         trusted = trimmed.trusted
         with torch.no_grad():
-            odds = outlier_log_odds(self.model.residual(), _row_noise(self.model))
-            worth = float((odds - _UNCONTRADICTED * (trimmed.unknown > UNKNOWN))[~trusted].sum())
+            worth = float((trimmed.log_odds - _UNCONTRADICTED * (trimmed.unknown > UNKNOWN))[~trusted].sum())
             if self.quick is not None:
                 return self.quick.value(trusted) + worth
             try:
