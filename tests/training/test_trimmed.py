@@ -204,4 +204,4 @@ def test_of_two_maxima_of_the_evidence_the_better_is_kept():
         restore_hyperparameters(model, start)
         report = fit_to_rows(model, everyone, other_start=other)
         assert report.value == pytest.approx(values[1], abs=1e-4)
-        assert float(evidence_of(everyone)(model)) == pytest.approx(report.value, abs=1e-6)
+        assert evidence_of(everyone)(model).item() == pytest.approx(report.value, abs=1e-6)
