@@ -110,3 +110,26 @@ def test_evidence_that_cannot_be_computed_is_told():
     with pytest.raises(FitError) as caught:
         quick.search(everyone, 1e-6, 10)
     assert caught.value.row == 3
+
+
+@pytest.mark.parametrize(
+    ("kernel", "mean"), [("default", "constant"), ("default", "fixed"), ("Matérn 5/2", "constant")]
+)
+def test_both_units_of_a_search_lead_to_the_maximum(kernel, mean):
+    values = []
+    for logarithms in (True, False):
+        model = make_model(kernel, mean)
+        report = QuickEvidence.of(model).search(some_rows(), 1e-12, 1000, logarithms=logarithms)
+        assert report.value == pytest.approx(evidence_of(some_rows())(model).item(), rel=1e-9)
+        values.append(report.value)
+    assert values[1] == pytest.approx(values[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("logarithms", [True, False])
+def test_fixed_hyperparameters_stay_in_both_units(logarithms):
+    model = make_model()
+    model.raw_noise.requires_grad_(False)
+    before, lengthscale = model.noise.clone(), model.kernel.base_kernel.lengthscale.clone()
+    QuickEvidence.of(model).search(some_rows(), 1e-9, 1000, logarithms=logarithms)
+    assert torch.equal(model.noise, before)
+    assert not torch.equal(model.kernel.base_kernel.lengthscale, lengthscale)

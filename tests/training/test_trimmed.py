@@ -179,7 +179,9 @@ def test_interrupted_fit_leaves_the_model_as_it_was(monkeypatch):
 def test_trusted_rows_are_found_without_the_last_search():
     X, y = make_data()
     model, fitted = make_model(X, y), make_model(X, y)
-    trusted = find_trusted(model)
+    trusted, gain, evaluations = find_trusted(model)
+    assert evaluations > 0
+    assert gain > 30.0
     assert (~trusted).nonzero().squeeze(-1).tolist() == list(range(OUTLIERS))
     fit_trimmed(fitted)
     assert torch.equal(trusted_rows(fitted), trusted)

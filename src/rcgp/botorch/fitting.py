@@ -13,27 +13,20 @@ from itertools import product
 from typing import Any
 
 import gpytorch
-import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.optim.closures import get_loss_closure_with_grads
 from botorch.optim.fit import fit_gpytorch_mll_scipy
-from gpytorch.means import ConstantMean, ZeroMean
-from torch import Tensor
 
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.objective import LeaveOneOutObjective
 from rcgp.botorch.singles import Single, take_out, write_back
 from rcgp.botorch.slices import Index, is_batched
+from rcgp.botorch.standardised import fit_standardised, may_be_standardised
 from rcgp.core.linalg import NotPositiveDefiniteError
-from rcgp.models import RCGP
-from rcgp.training import FitError, FitReport, find_trusted, fit_to_rows, fit_trimmed, trusted_rows
+from rcgp.training import FitError, FitReport, fit_trimmed
 from rcgp.training import fit as fit_one
-from rcgp.training.snapshots import hyperparameters_of
 
 __all__ = ["fit", "fit_for_botorch"]
-
-# How often the scale and the rows that it is taken from follow each other at most.
-_TURNS = 3
 
 
 def fit(model: SingleTaskRCGP, max_iterations: int = 1000) -> list[FitReport]:
@@ -132,54 +125,6 @@ def _fit_single(model: SingleTaskRCGP, index: Index, max_iterations: int) -> tup
     single = take_out(model, index)
     if model.weight is not None:
         return single, fit_one(single.model, max_iterations=max_iterations)
-    if model.has_default_kernel and _may_be_rescaled(single.model):
-        trusted = find_trusted(single.model, max_iterations=max_iterations)
-        return _on_their_scale(model, index, single.model, trusted, max_iterations)
+    if model.has_default_kernel and may_be_standardised(single.model):
+        return fit_standardised(model, index, single.model, max_iterations)
     return single, fit_trimmed(single.model, max_iterations=max_iterations)
-
-
-def _may_be_rescaled(single: RCGP) -> bool:
-    """Whether nothing is held fixed that has the units of the targets."""
-    known = single.sample_weight is not None
-    free = single.kernel.raw_outputscale.requires_grad and (known or single.raw_noise.requires_grad)
-    mean = single.mean
-    return free and (type(mean) is ZeroMean or (type(mean) is ConstantMean and mean.raw_constant.requires_grad))
-
-
-def _on_their_scale(
-    model: SingleTaskRCGP, index: Index, found: RCGP, trusted: Tensor, max_iterations: int
-) -> tuple[Single, FitReport]:
-    """Fit to the trusted rows as BoTorch would if there were no others: standardised, with a prior variance of one.
-
-    The output scale is free only as long as it is not clear which rows tell it. The priors, too, are made for
-    standardised data: without outliers the fit is that of ``SingleTaskGP``, or a better maximum of its objective, near
-    the hyperparameters that were found along with the trusted rows.
-    """
-    y = model.train_targets.double()[index]
-    for _ in range(_TURNS):
-        inliers = y[trusted]
-        centre = float(inliers.mean()) if type(model.mean_module) is ConstantMean else 0.0
-        scale = (float(inliers.std()) if len(inliers) > 1 else 0.0) or 1.0
-        single = take_out(model, index, centre, scale)
-        kernel = single.model.kernel
-        kernel.outputscale = torch.ones_like(kernel.outputscale)
-        kernel.raw_outputscale.requires_grad_(False)
-        other = _with_shape_of(found, single.model)
-        report = fit_to_rows(single.model, trusted, other_start=other, max_iterations=max_iterations)
-        before, trusted = trusted, trusted_rows(single.model)
-        if bool((trusted == before).all()):
-            break
-    return single, report
-
-
-def _with_shape_of(found: RCGP, model: RCGP) -> list[Tensor]:
-    """The parameters of a model with the lengthscales of another, and its noise relative to its output scale."""
-    other = copy.deepcopy(model)
-    scale = found.kernel.outputscale.detach()
-    kernel, shape = other.kernel.base_kernel, found.kernel.base_kernel
-    if kernel.raw_lengthscale.requires_grad:
-        kernel.lengthscale = shape.lengthscale.detach()
-    if other.raw_noise.requires_grad:
-        lower = float(other.raw_noise_constraint.lower_bound)
-        other.noise = (found.noise.detach() / scale).clamp_min(lower * (1.0 + 1e-6))
-    return hyperparameters_of(other)

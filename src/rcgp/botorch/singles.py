@@ -6,8 +6,10 @@ import copy
 from dataclasses import dataclass
 
 import torch
+from gpytorch.constraints import Interval
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import ConstantMean
+from torch import Tensor
 
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.slices import Index, sliced, write_slice
@@ -15,7 +17,7 @@ from rcgp.models import RCGP
 from rcgp.models.constraints import Between
 from rcgp.weights import Constant
 
-__all__ = ["Single", "take_out", "write_back"]
+__all__ = ["Single", "above", "take_out", "write_back"]
 
 # Values on a bound are moved this part away from it: most constraints only approach theirs.
 _MARGIN = 1e-6
@@ -60,7 +62,7 @@ def take_out(batch: SingleTaskRCGP, index: Index, centre: float = 0.0, scale: fl
     own = batch.likelihood.noise_covar
     lower = float(own.raw_noise_constraint.lower_bound)
     single.register_constraint("raw_noise", Between(lower, torch.inf))
-    single.noise = noise[0].clamp_min(lower * (1.0 + _MARGIN))
+    single.noise = above(single.raw_noise_constraint, noise[0])
     single.raw_noise.requires_grad_(own.raw_noise.requires_grad)
     for name, _, prior, _, _ in own.named_priors():
         single.register_prior(name, copy.deepcopy(prior).double(), lambda module: module.noise, None)
@@ -81,6 +83,11 @@ def write_back(batch: SingleTaskRCGP, index: Index, single: Single) -> None:
         write_slice(batch.weight, (), model.weight)
     if not isinstance(batch.likelihood, FixedNoiseGaussianLikelihood):
         noise = batch.likelihood.noise.detach().clone()
-        lower = float(batch.likelihood.noise_covar.raw_noise_constraint.lower_bound)
-        noise[index] = (model.noise.detach() * single.scale**2).clamp_min(lower * (1.0 + _MARGIN)).to(noise)
+        bound = batch.likelihood.noise_covar.raw_noise_constraint
+        noise[index] = above(bound, model.noise.detach() * single.scale**2).to(noise)
         batch.likelihood.noise = noise
+
+
+def above(constraint: Interval, value: Tensor) -> Tensor:
+    """A value, or the next one above the lower bound."""
+    return value.clamp_min(float(constraint.lower_bound) * (1.0 + _MARGIN))

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rcgp.core.annealing import annealed
 from rcgp.core.linalg import broadcast, scaled_cholesky
 from rcgp.core.loo import leave_one_out
 from rcgp.core.pseudo import PseudoData
@@ -51,8 +52,8 @@ class Trimmed(NamedTuple):
     Attributes:
         trusted: flags.
         mean, variance: of each observation, noise included, given the trusted rows other than itself.
-        threshold: distance from its mean beyond which an observation is not trusted. It does not depend on the row's
-            own y.
+        threshold: distance from its mean beyond which an observation is not trusted. It depends on the row's own y only
+            as far as who is trusted does.
         unknown: share of the prior variance of f that is left at the row's place.
         log_odds: log ε/(1 − ε) + log q(e_i), what rejecting a row is worth: that a row is an outlier has probability
             ε, and its distribution q is a Cauchy one around the prior mean, three times as wide as the rows scatter.
@@ -67,7 +68,9 @@ class Trimmed(NamedTuple):
 
 
 def trim(K: Tensor, residual: Tensor, row_noise: Tensor) -> Trimmed:
-    """Reject the rows that the others make unlikely, at most two in five of them.
+    """Reject the rows that the others contradict, at most two in five, and those that the prior rules out.
+
+    Of the latter fewer than half of all rows, the farthest first; where there are more of them nothing can be said.
 
     Args:
         K: ``... x n x n`` kernel matrix.
@@ -81,15 +84,17 @@ def trim(K: Tensor, residual: Tensor, row_noise: Tensor) -> Trimmed:
     K, e, r = broadcast(K, residual, row_noise)
     s, width = r.rsqrt(), _width(e, r)
     e = _bounded(e, width)
-    trusted = _trusted(K.detach(), e.detach(), r.detach())
-    # From the beginning: updates add up rounding errors. A row without weight is predicted by the others.
+    log_odds = _LOG_ODDS - math.log(math.pi) - width.log() - (e / width).square().log1p()
+    # In double precision: errors of updates add up.
+    trusted = _trusted(*(tensor.detach().double() for tensor in (K, e, r, width, log_odds)))
+    # From the beginning, too. A row without weight is predicted by the others.
     smallest = smallest_weight(e.dtype)
     pseudo = PseudoData(torch.where(trusted, e, torch.zeros_like(e)), torch.where(trusted, s, smallest * s))
     mean, latent = leave_one_out(K, pseudo)
     variance = latent + r
-    unknown = latent / K.diagonal(dim1=-2, dim2=-1)
-    threshold = _limit(unknown).to(e) * variance.sqrt()
-    log_odds = _LOG_ODDS - math.log(math.pi) - width.log() - (e / width).square().log1p()
+    prior = K.diagonal(dim1=-2, dim2=-1)
+    unknown = latent / prior.clamp_min(torch.finfo(e.dtype).tiny)  # of nothing nothing is left
+    threshold = _limit(latent, prior) * variance.sqrt()
     return Trimmed(trusted, mean, variance, threshold, unknown, log_odds)
 
 
@@ -107,47 +112,67 @@ def _bounded(e: Tensor, width: Tensor) -> Tensor:
     return torch.maximum(torch.minimum(e, far), -far)
 
 
-def _trusted(K: Tensor, e: Tensor, r: Tensor) -> Tensor:
-    """Who is trusted, ``... x n`` flags, from detached tensors."""
-    s, n = r.rsqrt(), e.shape[-1]
-    A = torch.cholesky_inverse(scaled_cholesky(K, s)) * s.unsqueeze(-1) * s.unsqueeze(-2)
-    trimming = _Trimming(K.reshape(-1, n, n), A.reshape(-1, n, n), e.reshape(-1, n), r.reshape(-1, n))
-    return trimming.run().reshape(e.shape)
+def _trusted(K: Tensor, e: Tensor, r: Tensor, width: Tensor, log_odds: Tensor) -> Tensor:
+    """Who is trusted, ``... x n`` flags: begun from everyone and from annealing, the more likely end."""
+    everyone = torch.ones_like(e, dtype=torch.bool)
+    first = _Trimming(K, e, r, everyone).run()
+    if bool(first.all()):
+        return first
+    near = annealed(K, e, r, width / _WIDTH) <= _CONTRADICTED
+    enough = near.sum(dim=-1, keepdim=True) > e.shape[-1] // 2
+    second = _Trimming(K, e, r, torch.where(enough, near, first)).run()
+    better = _log_density(K, e, r, second, log_odds) > _log_density(K, e, r, first, log_odds)
+    return torch.where(better.unsqueeze(-1), second, first)
+
+
+def _log_density(K: Tensor, e: Tensor, r: Tensor, trusted: Tensor, log_odds: Tensor) -> Tensor:
+    """Log density of all rows, those that are not trusted as outliers; but for a constant, ``...``. Cost n³."""
+    s = r.rsqrt() * trusted
+    L = scaled_cholesky(K, s)
+    solved = torch.linalg.solve_triangular(L, (s * e).unsqueeze(-1), upper=False).squeeze(-1)
+    rows = torch.where(trusted, -0.5 * (solved.square() + (2.0 * math.pi * r).log()), log_odds)
+    return (rows - L.diagonal(dim1=-2, dim2=-1).log()).sum(dim=-1)
 
 
 class _Trimming:
     """Rejecting rows and taking them back, one at a time in each member of a batch.
 
     Args:
-        K: ``b x n x n`` kernel matrices.
-        A: ``b x n x n`` inverses of K + R, changed in place.
-        e, r: ``b x n`` residuals and noise variances.
+        K: ``... x n x n`` kernel matrices.
+        e, r: ``... x n`` residuals and noise variances.
+        trusted: ``... x n`` flags to begin with.
     """
 
-    def __init__(self, K: Tensor, A: Tensor, e: Tensor, r: Tensor) -> None:
-        self.K, self.A, self.e, self.r = K, A, e, r
-        self.prior = K.diagonal(dim1=-2, dim2=-1)
-        self.trusted = torch.ones_like(e, dtype=torch.bool)
-        self.most = max(0, int(_MOST * (e.shape[-1] - _TOO_FEW)))
+    def __init__(self, K: Tensor, e: Tensor, r: Tensor, trusted: Tensor) -> None:
+        n, self.shape = e.shape[-1], e.shape
+        s = r.rsqrt() * trusted
+        A = torch.cholesky_inverse(scaled_cholesky(K, s)) * s.unsqueeze(-1) * s.unsqueeze(-2)
+        self.K, self.A = K.reshape(-1, n, n), A.reshape(-1, n, n)  # (K + R)⁻¹ of the trusted rows, else zeros
+        self.e, self.r, self.trusted = e.reshape(-1, n), r.reshape(-1, n), trusted.reshape(-1, n).clone()
+        self.prior = self.K.diagonal(dim1=-2, dim2=-1)
+        self.most, self.half = max(0, int(_MOST * (n - _TOO_FEW))), (n - 1) // 2
 
     def run(self) -> Tensor:
-        """Who is trusted in the end, ``b x n``."""
+        """Who is trusted in the end, ``... x n``."""
         self.reject()
         if not bool(self.trusted.all()):
             self.take_back()
-        return self.trusted
+        return self.trusted.reshape(self.shape)
 
     def reject(self) -> None:
         """Reject rows while there are any that the trusted ones contradict."""
         A, e, trusted = self.A, self.e, self.trusted
-        # First those that the prior itself rules out: they make all others look bad.
         from_prior = e.abs() / (self.prior + self.r).sqrt()
-        first = torch.where(from_prior > _RULED_OUT, torch.finfo(e.dtype).max ** 0.5 + from_prior, 0.0)
-        alpha = (A @ e.unsqueeze(-1)).squeeze(-1)
-        for _ in range(self.most):
+        alpha = (A @ (e * trusted).unsqueeze(-1)).squeeze(-1)
+        for _ in range(self.half):
+            rejected = (~trusted).sum(dim=-1, keepdim=True)
             variance = A.diagonal(dim1=-2, dim2=-1).masked_fill(~trusted, 1.0).reciprocal()
             excess = alpha.abs() * variance.sqrt() - self.limit(variance)  # |e − μ|/S − t
-            some, row = _largest(torch.maximum(excess, first).masked_fill(~trusted, -torch.inf))
+            excess = excess.masked_fill(rejected >= self.most, -torch.inf)
+            # First those that the prior itself rules out: they make all others look bad.
+            ruled_out = trusted & (from_prior > _RULED_OUT) & (rejected < self.half)
+            excess = torch.where(ruled_out.any(dim=-1, keepdim=True), from_prior.where(ruled_out, -torch.inf), excess)
+            some, row = _largest(excess.masked_fill(~trusted, -torch.inf))
             if len(some) == 0:
                 return
             column = A[some, :, row]
@@ -163,7 +188,7 @@ class _Trimming:
         # Of the rows that are not trusted: the others are in A and know themselves.
         mean = (K @ (A @ (e * trusted).unsqueeze(-1))).squeeze(-1)
         variance = self.r + (self.prior - ((K @ A) * K).sum(dim=-1)).clamp_min(0.0)
-        for _ in range(self.most):
+        for _ in range(self.half):
             error = e - mean
             slack = self.limit(variance) - error.abs() / variance.sqrt()
             some, row = _largest(slack.masked_fill(trusted, -torch.inf))
@@ -181,12 +206,12 @@ class _Trimming:
 
     def limit(self, variance: Tensor) -> Tensor:
         """How many standard deviations off observations with these variances may be, ``b x n``."""
-        return _limit((variance - self.r) / self.prior).to(variance)
+        return _limit(variance - self.r, self.prior)
 
 
-def _limit(unknown: Tensor) -> Tensor:
-    """How many standard deviations off observations may be where so much of the prior variance is left."""
-    return torch.where(unknown < UNKNOWN, _CONTRADICTED, _RULED_OUT)
+def _limit(latent: Tensor, prior: Tensor) -> Tensor:
+    """How many standard deviations off observations may be where so much is left of the prior variance of f."""
+    return torch.where(latent <= UNKNOWN * prior, _CONTRADICTED, _RULED_OUT).to(latent)
 
 
 def _largest(excess: Tensor) -> tuple[Tensor, Tensor]:

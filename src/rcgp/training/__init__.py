@@ -6,7 +6,14 @@
 from rcgp.training.adaptive import Parts, centre_on, fit_adaptive
 from rcgp.training.adaptive_report import AdaptiveReport, Round
 from rcgp.training.fit import FitError, FitReport, fit
-from rcgp.training.trimmed import find_trusted, fit_to_rows, fit_trimmed, trusted_rows
+from rcgp.training.trimmed import (
+    find_trusted,
+    fit_as_botorch,
+    fit_to_rows,
+    fit_trimmed,
+    judge_rows,
+    trusted_rows,
+)
 
 __all__ = [
     "AdaptiveReport",
@@ -18,7 +25,9 @@ __all__ = [
     "find_trusted",
     "fit",
     "fit_adaptive",
+    "fit_as_botorch",
     "fit_to_rows",
     "fit_trimmed",
+    "judge_rows",
     "trusted_rows",
 ]

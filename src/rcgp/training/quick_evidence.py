@@ -125,14 +125,21 @@ class QuickEvidence:
         """Evidence and priors at the model's hyperparameters; minus infinity where it cannot be computed."""
         return self._evaluate(self._read(), self._rows(rows))[0]
 
-    def search(self, rows: Tensor, tolerance: float, max_iterations: int) -> FitReport:
+    def search(self, rows: Tensor, tolerance: float, max_iterations: int, *, logarithms: bool = True) -> FitReport:
         """Maximise by L-BFGS-B, from the model's hyperparameters on. Cost O(n³) for each evaluation.
+
+        Args:
+            rows: ``n`` flags.
+            tolerance, max_iterations: where it ends.
+            logarithms: search in those of the hyperparameters. Without, in the hyperparameters themselves, as BoTorch
+                does: the steps differ, and of several maxima it may reach another.
 
         Raises:
             FitError: where the evidence cannot be computed at the start.
         """
         began, start, some = time.perf_counter(), self._read(), self._rows(rows)
         free, count = self._free(), max(some.y.size, 1)
+        units = _Logarithms() if logarithms else _Plain(start.size - 1, self.unit)
         best = self._evaluate(start, some)
         if not math.isfinite(best[0]):
             residual = self.model.residual().detach().abs()
@@ -143,26 +150,26 @@ class QuickEvidence:
         def loss(part: Array) -> tuple[float, Array]:
             nonlocal evaluations, rejected, reached, at
             x = start.copy()
-            x[free] = part
+            x[free] = units.to_logarithms(part, free)
             value, gradient = best if np.array_equal(x, start) else self._evaluate(x, some)
             evaluations += 1
             if not math.isfinite(value):
                 rejected += 1
-                step = part - at[free]
+                step = part - units.of(at)[free]
                 lowest = (best[0] - reached) / count
                 return lowest + 1.0 + abs(lowest), 2.0 * (1.0 + abs(lowest)) * step / max(float(step @ step), 1e-300)
             if value > reached:
                 reached, at = value, x
-            return (best[0] - value) / count, -gradient[free] / count
+            return (best[0] - value) / count, -units.slope(x, gradient)[free] / count
 
         if free.any():
             result = scipy.optimize.minimize(
                 loss,
-                start[free],
+                units.of(start)[free],
                 jac=True,
                 method="L-BFGS-B",
-                bounds=[bound for bound, is_free in zip(self._bounds(), free, strict=True) if is_free],
-                options={"maxiter": max_iterations, "maxcor": 30, "ftol": tolerance},
+                bounds=scipy.optimize.Bounds(*units.of(np.array(self._bounds()).T)[:, free]),
+                options={"maxiter": max_iterations, "maxcor": units.memory, "ftol": tolerance},
             )
             iterations, converged, message = int(result.nit), bool(result.success), str(result.message)
         else:
@@ -245,6 +252,47 @@ class QuickEvidence:
     def _bounds(self) -> list[tuple[float, float]]:
         bounds = [(v.lower, v.upper) for v in self.variables for _ in range(v.read().size)]
         return [*bounds, (-math.inf, math.inf)]
+
+
+class _Logarithms:
+    """The units that hyperparameters are kept in here: logarithms, and the mean over the scatter of y."""
+
+    memory = 30
+
+    def of(self, x: Array) -> Array:
+        return x
+
+    def to_logarithms(self, part: Array, free: NDArray[np.bool_]) -> Array:
+        return part
+
+    def slope(self, x: Array, gradient: Array) -> Array:
+        return gradient
+
+
+class _Plain:
+    """Hyperparameters and the mean themselves.
+
+    Args:
+        count: of hyperparameters, before the mean.
+        unit: of the mean.
+    """
+
+    memory = 10  # SciPy's default
+
+    def __init__(self, count: int, unit: float) -> None:
+        self.count, self.unit = count, unit
+
+    def of(self, x: Array) -> Array:
+        return np.concatenate([np.exp(x[..., : self.count]), self.unit * x[..., self.count :]], axis=-1)
+
+    def to_logarithms(self, part: Array, free: NDArray[np.bool_]) -> Array:
+        whole = np.ones(self.count + 1)
+        whole[free] = part
+        return np.append(np.log(whole[: self.count]), whole[self.count] / self.unit)[free]
+
+    def slope(self, x: Array, gradient: Array) -> Array:
+        slope: Array = gradient * np.append(np.exp(-x[: self.count]), 1.0 / self.unit)
+        return slope
 
 
 def _shape_of(kernel: gpytorch.kernels.Kernel) -> str | None:

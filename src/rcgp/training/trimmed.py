@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -29,24 +29,35 @@ from rcgp.training.rows import evidence_of
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales
 from rcgp.weights import Rejection
 
-__all__ = ["find_trusted", "fit_to_rows", "fit_trimmed", "trusted_rows"]
+__all__ = [
+    "MARGIN",
+    "find_trusted",
+    "fit_as_botorch",
+    "fit_to_rows",
+    "fit_trimmed",
+    "judge_rows",
+    "trusted_rows",
+]
 
 # Multiples of the first lengthscales that searches begin with, and their noise variance as a part of the squared
 # scatter.
 _LENGTHSCALES, _NOISE = (1.0, 2.5), 1e-3
 
-# Rows are rejected only if that is better by so much: of many sets of rows, one is a little better by chance.
-_MARGIN = 2.0
+#: Rows are rejected only if that is better by so much: of many sets of rows, one is a little better by chance.
+MARGIN = 6.0
 
 # How much more it must be worth to reject a row that no other contradicts. Functions to be optimised may well be far
 # higher somewhere than where most rows are.
 _UNCONTRADICTED = 20.0
 
-# Mean square over squared scatter above which observations are taken to span orders of magnitude, and the largest.
-_HEAVY, _HEAVIEST = 10.0, 1e10
+# The largest ratio of the variance of all rows to the squared scatter of most.
+_HEAVIEST = 1e10
 
 # How often hyperparameters and trust follow each other at most, and the tolerances on the way and in the end.
 _TURNS, _ROUGH, _FINE = 6, 1e-4, 1e-7
+
+# Tolerance of BoTorch's searches, SciPy's default.
+_BOTORCH = 2.2e-9
 
 
 @dataclass(frozen=True)
@@ -79,7 +90,10 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
     try:
         with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
             climber = _Climber(model, max_iterations)
-            last = climber.search(climber.climb(), _FINE)
+            best = climber.climb()
+            last = climber.search(best.trusted, _FINE)
+            if not bool(best.trusted.all()):
+                last = climber.search_afresh(last, best.trusted)
             trimmed = _trim(model)
             # Relative to the noise of the row, where that is known to be less or more than σ².
             deviation = (trimmed.variance * model.noise.detach() / _row_noise(model)).sqrt()
@@ -102,6 +116,23 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
     )
 
 
+def fit_as_botorch(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
+    """Choose the hyperparameters of a model by the evidence of all rows, by the steps that BoTorch would take.
+
+    Of several maxima that is the one that a model of BoTorch's ends in.
+    """
+    with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
+        quick, everyone = QuickEvidence.of(model), _everyone(model)
+        if quick is None:
+            return fit(model, evidence_of(everyone), max_iterations=max_iterations, tolerance=_BOTORCH)
+        report = quick.search(everyone, _BOTORCH, max_iterations, logarithms=False)
+        if report.converged:
+            return report
+        # Its steps are bad ones where a hyperparameter is small, as noise is.
+        rest = quick.search(everyone, _BOTORCH, max_iterations)
+        return replace(rest, evaluations=report.evaluations + rest.evaluations)
+
+
 def fit_to_rows(
     model: RCGP, trusted: Tensor, *, other_start: list[Tensor] | None = None, max_iterations: int = 1000
 ) -> FitReport:
@@ -118,10 +149,16 @@ def fit_to_rows(
         climber, ends = _Climber(model, max_iterations), []
         for start in [climber.first] if other_start is None else [climber.first, other_start]:
             restore_hyperparameters(model, start)
-            ends.append((climber.search(trusted, _FINE), hyperparameters_of(model)))
+            try:
+                ends.append((climber.search(trusted, _FINE), hyperparameters_of(model)))
+            except FitError as error:
+                failure = error
+        if not ends:
+            restore_hyperparameters(model, climber.first)
+            raise failure
         report, parameters = max(ends, key=lambda end: end[0].value)
         restore_hyperparameters(model, parameters)
-        return report
+        return replace(report, evaluations=climber.evaluations, starts=tuple(end[0].value for end in ends))
 
 
 def trusted_rows(model: RCGP) -> Tensor:
@@ -129,13 +166,28 @@ def trusted_rows(model: RCGP) -> Tensor:
     return _trim(model).trusted
 
 
-def find_trusted(model: RCGP, *, max_iterations: int = 1000) -> Tensor:
-    """Who is trusted by evidence, ``n`` flags; the model's hyperparameters are near the best ones for these rows.
+def judge_rows(model: RCGP, trusted: Tensor) -> tuple[Tensor, float]:
+    """Who is trusted at a model's hyperparameters, ``n`` flags, and what it is worth to reject all but some others.
 
-    What :func:`fit_trimmed` does before its last search, with the same errors.
+    Args:
+        model: a model in double precision.
+        trusted: ``n`` flags. What the evidence of these rows leaves out is the density of the rest as outliers:
+            hypotheses about who is trusted are compared by both.
+    """
+    trimmed = _trim(model)
+    return trimmed.trusted, _worth(trimmed, trusted)
+
+
+def find_trusted(model: RCGP, *, max_iterations: int = 1000) -> tuple[Tensor, float, int]:
+    """Who is trusted by evidence, ``n`` flags; by how much that is better than everyone; and the number of evaluations.
+
+    The model's hyperparameters are near the best ones for these rows: what :func:`fit_trimmed` does before its last
+    search, with the same errors.
     """
     with torch.inference_mode(False), in_double(model), scipy_on_one_thread():
-        return _Climber(model, max_iterations).climb()
+        climber = _Climber(model, max_iterations)
+        best = climber.climb()
+        return best.trusted, best.value - climber.everyone.value, climber.evaluations
 
 
 class _Climber:
@@ -149,20 +201,15 @@ class _Climber:
         self.everyone = _End(-math.inf, _everyone(model), self.first)
         self.evaluations = self.rejected = 0
 
-    def climb(self) -> Tensor:
-        """Climb from every start; the best end is kept. Returns who is trusted there."""
+    def climb(self) -> _End:
+        """Climb from every start. The model has the hyperparameters of the best end, which is returned."""
         ends = self._climb_all()
         best = max(ends, key=lambda end: end.value)
-        if best.value < self.everyone.value + _MARGIN:
+        if best.value < self.everyone.value + MARGIN:
             best = self.everyone
-        if not bool(best.trusted.all()):
-            # Trust may be right and the hyperparameters stuck on the way to it.
-            restore_hyperparameters(self.model, self.first)
-            ends.append(self._climb(best.trusted))
-            best = max(best, ends[-1], key=lambda end: end.value)
         self.values = [end.value for end in ends]
         restore_hyperparameters(self.model, best.parameters)
-        return best.trusted
+        return best
 
     def search(self, trusted: Tensor, tolerance: float) -> FitReport:
         """Hyperparameters by the evidence of these rows, from the present ones on."""
@@ -174,10 +221,23 @@ class _Climber:
         self.evaluations, self.rejected = self.evaluations + report.evaluations, self.rejected + report.rejected
         return report
 
+    def search_afresh(self, last: FitReport, trusted: Tensor) -> FitReport:
+        """Search from the first hyperparameters, too: trust may be right, and these stuck on the way to it."""
+        found = hyperparameters_of(self.model)
+        restore_hyperparameters(self.model, self.first)
+        try:
+            report = self.search(trusted, _FINE)
+        except FitError:
+            report = last
+        if report.value <= last.value:
+            restore_hyperparameters(self.model, found)
+            return last
+        return report
+
     def _value(self, trimmed: Trimmed) -> float:
         trusted = trimmed.trusted
         with torch.no_grad():
-            worth = float((trimmed.log_odds - _UNCONTRADICTED * (trimmed.unknown > UNKNOWN))[~trusted].sum())
+            worth = _worth(trimmed, trusted)
             if self.quick is not None:
                 return self.quick.value(trusted) + worth
             try:
@@ -186,15 +246,16 @@ class _Climber:
                 return -math.inf
 
     def _climb_all(self) -> list[_End]:
-        starts: list[Callable[[RCGP], Tensor | None]] = [_everyone, _everyone_on_a_large_scale]
+        starts: list[Callable[[RCGP], Tensor | None]] = [_everyone, _everyone_on_their_scale]
         starts += [partial(_trusted_at, factor=factor) for factor in _LENGTHSCALES]
-        ends, failures = [], []
+        ends, failures, seen = [], [], []
         for begin in starts:
             restore_hyperparameters(self.model, self.first)
             try:
                 trusted = begin(self.model)
-                if trusted is not None:
+                if trusted is not None and not any(torch.equal(trusted, other) for other in seen):
                     ends.append(self._climb(trusted))
+                    seen += [] if bool(trusted.all()) else [trusted]
             except (FitError, NotPositiveDefiniteError) as error:
                 failures.append(error)
         if not ends:
@@ -228,6 +289,11 @@ def _trim(model: RCGP) -> Trimmed:
         return trim(model.kernel_matrix(), model.residual(), _row_noise(model))
 
 
+def _worth(trimmed: Trimmed, trusted: Tensor) -> float:
+    uncontradicted = trimmed.unknown > UNKNOWN
+    return float((trimmed.log_odds - _UNCONTRADICTED * uncontradicted)[~trusted].sum())
+
+
 def _row_noise(model: RCGP) -> Tensor:
     """Noise variance of each row, ``n``."""
     noise = model.noise if model.sample_weight is None else model.noise / model.sample_weight
@@ -239,32 +305,36 @@ def _everyone(model: RCGP) -> Tensor:
     return torch.ones_like(model.train_y, dtype=torch.bool)
 
 
-def _everyone_on_a_large_scale(model: RCGP) -> Tensor | None:
-    """All rows, where a few are very far from the others: perhaps the function is, at other places.
+def _everyone_on_their_scale(model: RCGP) -> Tensor | None:
+    """All rows, at a prior variance that is that of all: perhaps the function is far higher at some places.
 
-    Searches that begin on the scale of most rows end where these explain themselves and the others are noise.
+    Searches that begin on the scale of most rows may end where a few explain themselves and the others are noise.
     """
-    residual = model.residual().detach()
-    spread = robust_spread(residual)
-    share = float((residual / spread).square().mean())
-    scales = [part for part in model.kernel.modules() if isinstance(part, ScaleKernel)]
-    if not scales or not scales[0].raw_outputscale.requires_grad or share <= _HEAVY:
-        return None
-    scales[0].outputscale = torch.full_like(scales[0].outputscale, min(share, _HEAVIEST) * spread**2)
-    _begin(model, _LENGTHSCALES[-1])
-    return _everyone(model)
+    return _everyone(model) if _rescale(model) else None
 
 
 def _trusted_at(model: RCGP, factor: float) -> Tensor | None:
-    """Who is trusted at the first hyperparameters but for other lengthscales and little noise, if that is not all."""
-    _begin(model, factor)
+    """Who is trusted on the scale of all rows, with other lengthscales and little noise, if that is not all."""
+    _rescale(model)
+    shorten_lengthscales(model, factor)
+    if model.raw_noise.requires_grad:
+        lower = float(model.raw_noise_constraint.lower_bound)
+        model.noise = max(_NOISE * _variance_of_all(model), 1.01 * lower)
     trusted = _trim(model).trusted
     return None if bool(trusted.all()) else trusted
 
 
-def _begin(model: RCGP, factor: float) -> None:
-    """Multiply lengthscales, with little noise."""
-    shorten_lengthscales(model, factor)
-    if model.raw_noise.requires_grad:
-        lower = float(model.raw_noise_constraint.lower_bound)
-        model.noise = max(_NOISE * robust_spread(model.residual().detach()) ** 2, 1.01 * lower)
+def _rescale(model: RCGP) -> bool:
+    """Set the output scale of a model to the variance of all its rows, if it has one that is searched for."""
+    scales = [part for part in model.kernel.modules() if isinstance(part, ScaleKernel)]
+    if not scales or not scales[0].raw_outputscale.requires_grad:
+        return False
+    scales[0].outputscale = torch.full_like(scales[0].outputscale, _variance_of_all(model))
+    return True
+
+
+def _variance_of_all(model: RCGP) -> float:
+    """Mean square of the residuals, kept within limits of the squared scatter of most."""
+    residual = model.residual().detach()
+    spread = robust_spread(residual)
+    return min(max(float((residual / spread).square().mean()), 1.0), _HEAVIEST) * spread**2
