@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from optional_parts import local_cluster, optional
+from clusters import shared_client
+from optional_parts import optional
 
 
 @pytest.fixture(scope="session")
@@ -28,11 +29,8 @@ def pq():
 
 
 @pytest.fixture(scope="session")
-def client():
-    """A cluster of two worker processes on this machine, which talk by TCP."""
-    # Not the default: a test that wants it there says so.
-    with local_cluster(2) as cluster, optional("distributed").Client(cluster, set_as_default=False) as client:
-        yield client
+def client(pytestconfig):
+    return shared_client(pytestconfig)
 
 
 @pytest.fixture

@@ -168,6 +168,41 @@ def test_an_error_on_a_worker_arrives_as_it_was_raised(client, blocks, sums, da,
     assert len(engine.collect(sums, good)) == 10  # and the engine works on
 
 
+@pytest.mark.parametrize("method", ["reduce", "collect"])
+@pytest.mark.parametrize("known", [True, False])
+def test_of_several_bad_blocks_the_first_is_named_as_in_one_process(client, blocks, sums, da, table, method, known):
+    X, y = table[0].copy(), table[1].copy()
+    X[[340, 820], 1], y[[240, 930]] = np.nan, np.nan
+
+    def late(block, block_info=None):  # so that the others are found first
+        import time
+
+        time.sleep(0.5 if block_info[0]["chunk-location"] == (2,) else 0.0)
+        return block
+
+    observed = da.from_array(y, chunks=100).map_blocks(late, dtype=float, meta=np.empty(0))
+    inputs = da.from_array(X, chunks=(100, 3))
+    chunks = chunks_of(inputs if known else inputs[~(inputs[:, 0] > 1e9)], observed)
+    messages = []
+    for engine in (Serial(), engine_for(chunks, client=client)):
+        with pytest.raises(ValueError, match=r"^y has NaN in row 240;") as caught:
+            getattr(engine, method)(sums, chunks)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_the_first_bad_row_group_of_a_file_is_named(client, pq, pd, tmp_path, table, sums):
+    path = tmp_path / "table.parquet"
+    frame = pd.DataFrame(table[0], columns=["a", "b", "c"]).assign(y=table[1])
+    frame.loc[[80, 640, 641, 940], "y"] = np.nan
+    frame.loc[5, "a"] = np.nan
+    frame.to_parquet(path, row_group_size=40)
+    chunks = chunks_of(path, "y")
+    for _ in range(3):
+        with pytest.raises(ValueError, match=r"^X has NaN in row 5, column 'a';"):
+            engine_for(chunks, client=client).collect(sums, chunks)
+
+
 def test_an_error_in_time_is_not_taken_for_a_slow_answer(client, blocks):
     def fails(chunk):
         raise TimeoutError("no answer from the data base")
@@ -225,21 +260,24 @@ def test_rows_of_this_process_are_not_sent_to_a_cluster(client, table, sums):
         engine_for(chunks, client="tcp://127.0.0.1:8786")
 
 
-def test_a_client_that_was_closed_is_a_clear_error(da, blocks, sums):
+def test_a_client_that_was_closed_is_a_clear_error(client, blocks, sums):
     from distributed import Client
 
-    with local_cluster(1) as cluster:
-        closed = Client(cluster, set_as_default=False)
-        closed.close()
-        chunks = chunks_of(*blocks)
-        with pytest.raises(RuntimeError, match=r"^the Dask scheduler is gone: the client is closed$"):
-            engine_for(chunks, client=closed).reduce(sums, chunks)
+    closed = Client(client.scheduler.address, set_as_default=False)
+    closed.close()
+    chunks = chunks_of(*blocks)
+    with pytest.raises(RuntimeError, match=r"^the Dask scheduler is gone: the client is closed$"):
+        engine_for(chunks, client=closed).reduce(sums, chunks)
 
 
 @pytest.mark.parametrize("moment", ["in the middle", "before"])
-def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, tmp_path, moment):
+def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, tmp_path, moment, monkeypatch):
     from distributed import Client
 
+    patience = 8  # as it is, and once less: two tests need not wait so long
+    if moment == "before":
+        patience = 2
+        monkeypatch.setattr(dask_engine, "_DESERTED", 2.0)
     with local_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
         chunks = chunks_of(*blocks)
         engine = engine_for(chunks, client=client)
@@ -258,9 +296,10 @@ def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, t
             lost.append(time.monotonic())
 
         kill() if moment == "before" else when_begun(tmp_path, kill)
-        with pytest.raises(RuntimeError, match=r"^the Dask cluster has lost all its workers: .* none for 8 seconds"):
+        told = rf"^the Dask cluster has lost all its workers: .* none for {patience} seconds"
+        with pytest.raises(RuntimeError, match=told):
             engine.reduce(slow(sums, tmp_path, seconds=1.0), chunks)
-        assert time.monotonic() - lost[0] < 12
+        assert time.monotonic() - lost[0] < patience + 4
 
 
 def test_a_cluster_whose_workers_come_late_is_waited_for(blocks, sums, expected, monkeypatch):
@@ -280,7 +319,7 @@ CLUSTER = """
 import sys
 from distributed import LocalCluster
 if __name__ == "__main__":
-    arguments = dict(processes=True, protocol="tcp", host="127.0.0.1", dashboard_address=None)
+    arguments = dict(processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None)
     with LocalCluster(n_workers=1, threads_per_worker=1, **arguments) as cluster:
         print(cluster.scheduler_address, flush=True)
         sys.stdin.read()

@@ -197,6 +197,25 @@ def test_an_error_gives_the_number_of_the_row_in_the_whole(table, sums, argument
             engine_for(chunks, threads=threads).reduce(sums, chunks)
 
 
+@pytest.mark.parametrize("rows", [50, 400, 1000])
+@pytest.mark.parametrize("threads", [None, 3])
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        ((0, np.nan), "X has NaN in row 333"),
+        ((1, np.nan), "y has NaN in row 333"),
+        ((2, np.nan), "sample_weight has NaN in row 333"),
+        ((2, -1.0), "sample_weight must not be negative, got -1 in row 333"),
+    ],
+)
+def test_the_first_bad_row_is_named_whatever_is_bad_in_it_and_in_others(table, sums, first, message, rows, threads):
+    for argument, value, row in ((0, np.nan, 350), (1, np.inf, 340), (2, -2.0, 345), (2, np.nan, 900)):
+        table = broken(table, argument, row, value)
+    chunks = chunks_of(*broken(table, first[0], 333, first[1]), rows=rows)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        engine_for(chunks, threads=threads).reduce(sums, chunks)
+
+
 def test_bad_rows_are_counted_as_far_as_they_were_read(table):
     X, y, _ = table
     X = X.copy()

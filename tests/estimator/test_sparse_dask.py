@@ -14,6 +14,7 @@ import pytest
 from sklearn.base import clone
 
 import rcgp
+from clusters import shared_client
 from optional_parts import local_cluster, optional
 from rcgp import SparseRCGPRegressor
 
@@ -32,9 +33,8 @@ def da():
 
 
 @pytest.fixture(scope="module")
-def client():
-    with local_cluster(2) as cluster, optional("distributed").Client(cluster, set_as_default=False) as client:
-        yield client
+def client(pytestconfig):
+    return shared_client(pytestconfig)
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,24 @@ def test_a_bad_value_on_a_worker_is_named(client, da):
     with pytest.raises(ValueError, match="y has NaN in row 321"):
         model.fit(da.from_array(X, 90), da.from_array(y, 90))
     assert not hasattr(model, "model_")
+
+
+def test_of_bad_values_on_several_workers_the_first_is_named_as_without_them(client, da):
+    def late(block, block_info=None):  # its first block, so that the others are found to be bad before it
+        import time
+
+        time.sleep(0.5 if block_info[0]["chunk-location"] == (0,) else 0.0)
+        return block
+
+    inputs, y = X.copy(), Y.copy()
+    y[[55, 58, 321]], inputs[[150, 230], 1] = np.nan, np.inf
+    rows = da.from_array(inputs, (60, 2)), da.from_array(y, 60).map_blocks(late, dtype=float, meta=np.empty(0))
+    messages = []
+    for model in (SparseRCGPRegressor(**FEW), SparseRCGPRegressor(client=client, **FEW)):
+        with pytest.raises(ValueError, match=r"^y has NaN in row 55 ") as caught:
+            model.fit(*rows)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
 def test_a_client_needs_rows_that_its_workers_can_have(client):

@@ -48,6 +48,12 @@ def fitted(y=Y, precision=None, rows=None, engine=None, **options):
     return fit_chunks(chunks_of(X, y, precision, rows=rows), engine or Serial(), **options)
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """The fit of all rows by the defaults."""
+    return fitted()
+
+
 def sparse_model(sample, fit, X, y, precision=None):
     """The sparse model of rows in memory, with the hyperparameters of a fit."""
     return SparseRCGP(
@@ -191,12 +197,19 @@ def test_where_most_rows_lie_on_the_mean_the_threshold_is_that_of_the_rule(resid
 # Pieces and engines ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "prior"])
+@pytest.fixture(scope="module", params=[True, False], ids=["adaptive", "prior"])
+def in_one_piece(request):
+    """A fit to rows in one piece, and its options: pieces are told apart by a search of any length."""
+    options = {"precision": PRECISION, "max_iterations": 10}
+    if not request.param:
+        options |= {"build": Kept(InverseMultiquadric()), "adaptive": False}
+    return fitted(**options), options
+
+
 @pytest.mark.parametrize("rows", [1, 37, 259])
-def test_any_pieces_give_the_same_answer(rows, adaptive):
-    options = {} if adaptive else {"build": Kept(InverseMultiquadric()), "adaptive": False}
-    whole = fitted(precision=PRECISION, **options)
-    pieces = fitted(precision=PRECISION, rows=rows, engine=Threads(2) if rows == 37 else Serial(), **options)
+def test_any_pieces_give_the_same_answer(in_one_piece, rows):
+    whole, options = in_one_piece
+    pieces = fitted(rows=rows, engine=Threads(2) if rows == 37 else Serial(), **options)
     np.testing.assert_array_equal(pieces.process.support, whole.process.support)
     np.testing.assert_allclose(pieces.process.mean(NEW), whole.process.mean(NEW), rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(pieces.process.variance(NEW), whole.process.variance(NEW), rtol=1e-10, atol=1e-10)
@@ -229,19 +242,24 @@ def test_samples_cover_all_rows_evenly():
     assert abs(chosen / 200 - 0.5).max() < 0.16  # 4.5 standard deviations
 
 
-def test_tasks_and_results_can_be_pickled():
-    fit = fitted(rows=50)
-    again = pickle.loads(pickle.dumps(fit))
-    assert torch.equal(again.process.mean(NEW), fit.process.mean(NEW))
+def test_tasks_and_results_can_be_pickled(plain):
+    again = pickle.loads(pickle.dumps(plain))
+    assert torch.equal(again.process.mean(NEW), plain.process.mean(NEW))
     chunk = next(iter(chunks_of(X, Y)))
-    assert torch.equal(again.diagnose(chunk).weights, fit.diagnose(chunk).weights)
+    assert torch.equal(again.diagnose(chunk).weights, plain.diagnose(chunk).weights)
 
 
 # What it is for -------------------------------------------------------------------------------------------------------
 
 
-def test_outliers_do_not_matter_and_are_found():
-    fit = fitted(fit_rows=120, inducing=60)
+@pytest.fixture(scope="module")
+def well_fitted():
+    """With rows and points enough for the function."""
+    return fitted(fit_rows=120, inducing=60)
+
+
+def test_outliers_do_not_matter_and_are_found(well_fitted):
+    fit = well_fitted
     assert isinstance(fit.report, AdaptiveReport)
     error = np.abs(fit.process.mean(torch.tensor(X)).numpy() - TRUTH).mean()
     assert error < 0.05
@@ -251,41 +269,39 @@ def test_outliers_do_not_matter_and_are_found():
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["in the sample", "not in the sample"])
-def test_the_influence_of_an_observation_is_bounded(inside):
+def test_the_influence_of_an_observation_is_bounded(plain, inside):
     numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers.tolist()
     row = next(i for i in range(1, N) if (i in numbers) == inside and i not in OUTLIERS)
-    means = []
-    for value in (Y[row], 1e4, 1e300):
+    means = [plain.process.mean(NEW).numpy()]
+    for value in (1e4, 1e300):
         y = Y.copy()
         y[row] = value
         fit = fitted(y, rows=100)
         means.append(fit.process.mean(NEW).numpy())
-        if value > 1e3:
-            assert fit.diagnose(next(iter(chunks_of(X, y)))).weights[row] < 1e-10
+        assert fit.diagnose(next(iter(chunks_of(X, y)))).weights[row] < 1e-10
     assert np.abs(means[1] - means[0]).max() < 0.2
     np.testing.assert_allclose(means[2], means[1], atol=1e-4)
 
 
-def test_a_row_of_the_sample_does_not_vouch_for_itself():
+def test_a_row_of_the_sample_does_not_vouch_for_itself(plain):
     """An isolated outlier in the sample, where no other row says anything against it but the noise."""
     numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers.tolist()
     rows = [row for row in OUTLIERS if row in numbers]
     assert rows
-    fit = fitted()
-    assert float(fit.diagnose(next(iter(chunks_of(X, Y)))).weights[rows].max()) < 0.1
+    assert float(plain.diagnose(next(iter(chunks_of(X, Y)))).weights[rows].max()) < 0.1
 
 
 # Choices --------------------------------------------------------------------------------------------------------------
 
 
 def test_inducing_points_are_chosen_by_the_fitted_kernel_or_given():
-    build = Kept()
-    fit = fitted(build=build, seed=2)
+    build, short = Kept(), {"seed": 2, "max_iterations": 3}
+    fit = fitted(build=build, **short)
     expected = choose_inducing(build.model.kernel, torch.tensor(X), M, "greedy", 2)
     assert torch.equal(fit.process.support, expected)
-    assert not torch.equal(fitted(selection="kmeans").process.support, expected)
+    assert not torch.equal(fitted(selection="kmeans", **short).process.support, expected)
     Z = torch.tensor(X[:9])
-    assert torch.equal(fitted(inducing=Z).process.support, Z)
+    assert torch.equal(fitted(inducing=Z, **short).process.support, Z)
     with pytest.raises(ValueError, match="inducing must be at least 1"):
         fitted(inducing=0)
     for inducing in (M, Z):
@@ -387,9 +403,8 @@ def test_the_row_in_an_error_of_polishing_is_counted_among_all(monkeypatch):
     assert caught.value.row == int(np.flatnonzero(PRECISION)[17]) != 17
 
 
-def test_how_right_the_intervals_are_does_not_depend_on_outliers():
-    rest = np.setdiff1d(np.arange(N), OUTLIERS)
-    fit = fitted(fit_rows=120, inducing=60)
+def test_how_right_the_intervals_are_does_not_depend_on_outliers(well_fitted):
+    rest, fit = np.setdiff1d(np.arange(N), OUTLIERS), well_fitted
     _, mean, std = fit.diagnose(next(iter(chunks_of(X, Y))))
     score = np.abs((Y - mean.numpy()) / std.numpy())
     assert fit.spread == pytest.approx(np.median(score) / 0.6745, rel=1e-10)
@@ -416,7 +431,7 @@ def test_more_inducing_points_than_there_is_memory_for_are_refused(monkeypatch):
     with pytest.raises(MemoryError, match=r"15 inducing points need about 0.0 GB of memory, and 0.0 are free"):
         fitted()
     monkeypatch.setattr(memory, "available_memory", lambda: 40_000)
-    assert len(fitted().process.support) == M
+    assert len(fitted(max_iterations=3).process.support) == M
 
 
 def test_rows_of_no_weight_at_all_are_an_error():
@@ -424,5 +439,5 @@ def test_rows_of_no_weight_at_all_are_an_error():
         fitted(precision=np.zeros(N))
 
 
-def test_every_step_is_timed():
-    assert list(fitted().seconds) == ["sample", "hyperparameters", "inducing points", "all rows"]
+def test_every_step_is_timed(plain):
+    assert list(plain.seconds) == ["sample", "hyperparameters", "inducing points", "all rows"]

@@ -6,6 +6,7 @@ through as often as needed, always in the same order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -119,6 +120,8 @@ def checked(
 ) -> Chunk:
     """Rows of any numeric type as a chunk of its own in float64, or a ValueError that names the argument and the row.
 
+    Of several bad rows that is the first, whichever argument it is bad in: the same one however the rows are cut.
+
     Args:
         X: ``b x d`` numbers: a tensor, an array or a data frame.
         y: ``b`` numbers, likewise.
@@ -130,15 +133,9 @@ def checked(
     b = rows_of(X, "X", 2)
     if X.shape[1] != columns:
         raise ValueError(f"X must have {columns} columns in all rows, got {X.shape[1]} from row {first} on")
-    inputs = _numbers(X, "X", first, names)
-    check_finite(inputs, "X", first, names)
-    targets = _per_row(y, "y", b, first)
-    if sample_weight is None:
-        return Chunk(inputs, targets, None, first)
-    weights = _per_row(sample_weight, "sample_weight", b, first)
-    if b and float(weights.min()) < 0:
-        row = int((weights < 0).nonzero()[0])
-        raise ValueError(f"sample_weight must not be negative, got {float(weights[row]):g} in row {first + row}")
+    inputs, targets = _numbers(X, "X", first, names), _per_row(y, "y", b, first)
+    weights = None if sample_weight is None else _per_row(sample_weight, "sample_weight", b, first)
+    _check_rows(inputs, targets, weights, first, names)
     return Chunk(inputs, targets, weights, first)
 
 
@@ -151,13 +148,11 @@ def split(chunk: Chunk, rows: int) -> Iterator[Chunk]:
 
 
 def _per_row(values: Any, name: str, count: int, first: int) -> Tensor:
-    """One finite number for each row."""
+    """One number for each row."""
     got = rows_of(values, name, 1)
     if got != count:
         raise ValueError(f"X and {name} must have the same number of rows, got {count} and {got} from row {first} on")
-    tensor = _numbers(values, name, first, None)
-    check_finite(tensor, name, first, None)
-    return tensor
+    return _numbers(values, name, first, None)
 
 
 def _numbers(values: Any, name: str, first: int, names: tuple[str, ...] | None) -> Tensor:
@@ -196,6 +191,31 @@ def unreadable_column(values: Any, names: tuple[str, ...] | None) -> str:
         except (TypeError, ValueError):
             return _label(column, names)
     return "not known"
+
+
+def _check_rows(X: Tensor, y: Tensor, weights: Tensor | None, first: int, names: tuple[str, ...] | None) -> None:
+    """Raise a ValueError that names the first row with a value that is not finite, or with a negative weight."""
+    bad_X, bad_y = _first_bad(X), _first_bad(y)
+    bad_weight = len(y) if weights is None else _first_bad(weights, lowest=0.0)
+    row = min(bad_X, bad_y, bad_weight)
+    if row == len(y):
+        return
+    if row == bad_X:
+        check_finite(X, "X", first, names)
+    elif row == bad_y:
+        check_finite(y, "y", first, None)
+    elif weights is not None and bool(weights[row].isfinite()):
+        raise ValueError(f"sample_weight must not be negative, got {float(weights[row]):g} in row {first + row}")
+    elif weights is not None:
+        check_finite(weights, "sample_weight", first, None)
+
+
+def _first_bad(values: Tensor, lowest: float = -math.inf) -> int:
+    """The first row that holds a value which is not finite, or too low; the number of rows where there is none."""
+    if bool(values.sum().isfinite()) and (lowest == -math.inf or not bool((values < lowest).any())):
+        return len(values)
+    bad = (~values.isfinite() | (values < lowest)).nonzero()
+    return int(bad[0, 0]) if len(bad) else len(values)
 
 
 def check_finite(values: Tensor, name: str, first: int, names: tuple[str, ...] | None, of: str = "") -> None:

@@ -53,9 +53,10 @@ class DaskEngine(Engine):
     The rows are read, checked and kept on the workers when they are first needed, until the chunks or the engine are
     gone. A call sends its task to the cluster once. The results are added on the workers, eight at a time in an order
     that depends on the blocks alone, so that repeated runs agree to the last bit. Where a worker dies, Dask computes
-    anew what it held: its rows from their graph, and the task, which is a part of the graph too. A scheduler that is
-    gone is a RuntimeError within seconds, and so is a cluster that has lost all its workers. One that never had any is
-    waited for, as Dask does: they may still be on their way.
+    anew what it held: its rows from their graph, and the task, which is a part of the graph too. Of several bad blocks
+    the first is named, whichever was read first. A scheduler that is gone is a RuntimeError within seconds, and so is a
+    cluster that has lost all its workers. One that never had any is waited for, as Dask does: they may still be on
+    their way.
 
     Args:
         client: a ``distributed.Client``; it belongs to the caller and is not closed.
@@ -81,7 +82,7 @@ class DaskEngine(Engine):
             # The futures of what is added are let go of, so that the workers forget each result when it is added.
             groups = [parts[start : start + _BRANCHES] for start in range(0, len(parts), _BRANCHES)]
             parts = [self._client.submit(_sum, *group, pure=False) for group in groups]
-        (parcel,) = self._values(parts, chunks)
+        (parcel,) = self._values(parts, chunks, order=self._held[chunks][0])
         total: T = parcel.value
         return total
 
@@ -127,12 +128,20 @@ class DaskEngine(Engine):
             self._values(self._client.map(_done, blocks, pure=False))
         return blocks
 
-    def _values(self, futures: Sequence[Future], chunks: Chunks | None = None) -> list[Any]:
+    def _values(
+        self, futures: Sequence[Future], chunks: Chunks | None = None, order: Sequence[Future] | None = None
+    ) -> list[Any]:
         """The results; or the error of a task as it was raised, or a RuntimeError if scheduler or workers are gone.
 
         After an error, or an interrupt, these futures are cancelled, and so are rows that are still to be read.
+
+        Args:
+            futures: of the results.
+            chunks: the rows that they are made of.
+            order: futures in the order of the rows, the first bad one of which gives the error; by default those of
+                the results.
         """
-        coroutine = self._gathered(futures)
+        coroutine = self._gathered(futures, futures if order is None else order)
         gathered = asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
         try:
             well = time.monotonic()
@@ -148,9 +157,9 @@ class DaskEngine(Engine):
             self._let_go(futures, chunks)
             raise
 
-    async def _gathered(self, futures: Sequence[Future]) -> list[Any]:
+    async def _gathered(self, futures: Sequence[Future], order: Sequence[Future]) -> list[Any]:
         """The results, in the loop of the client: there it is told at once that the connection is lost."""
-        gathering = asyncio.ensure_future(self._client.gather(list(futures), asynchronous=True))
+        gathering = asyncio.ensure_future(self._results_or_first_error(futures, order))
         watching = asyncio.ensure_future(self._deserted())
         try:
             await asyncio.wait({gathering, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -170,6 +179,23 @@ class DaskEngine(Engine):
             watching.cancel()
             # Not cancelled: it ends when its futures are let go of. Nobody is left then to hear of its error.
             gathering.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return values
+
+    async def _results_or_first_error(self, futures: Sequence[Future], order: Sequence[Future]) -> list[Any]:
+        """The results; or, once one is known to be bad, the error of the first bad one in that order.
+
+        Those before it may still be under way and are waited for; those after it are not.
+        """
+        try:
+            values: list[Any] = await self._client.gather(list(futures), asynchronous=True)
+        except (CommClosedError, concurrent.futures.CancelledError):
+            raise
+        except Exception:
+            for future in order:
+                await future.exception(asynchronous=True)
+                if future.status != "finished":
+                    await self._client.gather([future], asynchronous=True)  # raises its error
+            raise
         return values
 
     async def _deserted(self) -> None:

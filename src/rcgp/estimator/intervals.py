@@ -24,9 +24,10 @@ class IntervalWarning(UserWarning):
 def doubt_of(fitted: ChunkedFit) -> str | None:
     """What is wrong with the intervals of a fit, as a sentence; ``None`` where nothing is.
 
-    What the inducing points do not see of the prior variance is a part of every prediction's. So few points make wide
-    intervals. But the weights hold rows for outliers that these points cannot follow, and the posterior is sure of what
-    they say together: with far too few, errors are larger than any variance.
+    What the inducing points do not see of the prior variance is a part of every prediction's: the error of a function
+    that is known at these points alone. The fit goes through all rows and errs less, by about half of that variance, so
+    few points make wide intervals. But the weights hold rows for outliers that these points cannot follow, and the
+    posterior is sure of what they say together: with far too few, errors are larger than any variance.
     """
     allowed = _LARGE + _SURE * _ERROR / math.sqrt(min(fitted.rows, CANDIDATES))
     points = len(fitted.diagnose.view.Z)
@@ -39,6 +40,8 @@ def doubt_of(fitted: ChunkedFit) -> str | None:
     if fitted.unseen > _UNSEEN:
         return (
             f"{points} inducing points are few: {fitted.unseen:.0%} of the variance of a typical prediction is what "
-            "they do not see of the function, so that intervals are wide and predictions less exact than with more"
+            "they do not see of the function, so that intervals are wide (leave-one-out errors of trusted rows are "
+            f"typically {fitted.trusted_spread:.2g} times what the model expects) and predictions less exact than with "
+            "more points"
         )
     return None

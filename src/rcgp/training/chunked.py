@@ -3,16 +3,13 @@
 1. Count the rows, and fetch a random sample of them by their numbers, which do not depend on the pieces.
 2. Choose the hyperparameters on that sample, by an exact model: n³ for a thousand rows is little.
 3. Choose the inducing points among up to 20 000 rows by the fitted kernel.
-4. Weigh all rows and sum up their statistics. Centred on the prior mean that is one pass, and for a threshold by the
-   paper's rule four cheap ones. Adaptive centring takes two: weights centred on what the sample predicts give a first
-   posterior of all rows; weights centred on its leave-one-out predictions give the last.
+4. Weigh all rows and sum up their statistics: :mod:`rcgp.training.weighing`.
 
 Every pass is a sum, or a collection, of what a task (:mod:`rcgp.training.row_tasks`) makes of each piece.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,25 +18,23 @@ import torch
 from torch import Tensor
 
 from rcgp.chunks import Chunks, Engine
-from rcgp.core.sparse import SparsePosterior, condition_sparse
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import CANDIDATES, check_selection, choose_inducing
 from rcgp.models.posterior import PosteriorProcess
-from rcgp.models.sparse_rows import Rows
 from rcgp.models.validation import check_inducing
 from rcgp.training.adaptive import centre_on, fit_adaptive
 from rcgp.training.adaptive_report import AdaptiveReport
 from rcgp.training.calibration import scale_variance
 from rcgp.training.fit import FitError, FitReport, fit
 from rcgp.training.memory import check_inducing_memory
-from rcgp.training.quantiles import order_statistics, quantiles
-from rcgp.training.row_tasks import Chain, Diagnose, Distances, Given, Rule, SumUp, View
+from rcgp.training.row_tasks import Diagnose, View
 from rcgp.training.rows import Prediction, leave_out_score_of, robust_spread_of
 from rcgp.training.sampling import Sample, draw, take_all
 from rcgp.training.search import Progress
 from rcgp.training.stages import Stages
-from rcgp.weights import Constant, ThresholdWeight, WeightFunction
+from rcgp.training.weighing import posterior_of_sample, weigh_all
+from rcgp.weights import Constant
 
 __all__ = ["ChunkedFit", "fit_chunks", "robust_model"]
 
@@ -144,42 +139,44 @@ def fit_chunks(
     engine = stages.watched(engine)
     with stages.step("sample"):
         sample, candidates, rows = draw(chunks, engine, (fit_rows, max(fit_rows, CANDIDATES)), seed)
-        points = check_inducing(inducing, sample.X)
-        check_inducing_memory(len(points) if isinstance(points, Tensor) else points, rows)
-    with stages.step("hyperparameters"):
+        points = _affordable(inducing, sample, rows)
+    with stages.step("hyperparameters"), _rows_among_all(sample):
         model = build(sample.X, sample.y, sample.precision)
-        with _rows_among_all(sample):
-            report = _choose(model, adaptive, max_iterations, stages.progress)
+        report = _choose(model, adaptive, max_iterations, stages.progress)
     with stages.step("inducing points"):
-        Z = (
-            points
-            if isinstance(points, Tensor)
-            else choose_inducing(model.kernel, candidates.X, points, selection, seed)
-        )
-    polished = None
-    if polish:
-        with stages.step("polish"):
-            everyone = take_all(chunks, engine)
-            with _rows_among_all(everyone):
-                polished = _polish(model, everyone, Z, report, polish, stages.progress)
+        Z = _placed(points, model, candidates, selection, seed)
+    polished = _polished(model, chunks, engine, Z, report, polish, stages) if polish else None
     with stages.step("all rows"):
-        if not isinstance(report, AdaptiveReport):
-            model.weight = _with_thresholds(model, chunks, engine, rows)
-        diagnose = _weigh_all(model, Z, report, chunks, engine)
-        weights, mean, std = diagnose(candidates.chunk())
-        score, trusted = (candidates.y - mean) / std, weights > _TRUSTED
-        unseen = torch.cat([block.unseen for block in diagnose.view.blocks(candidates.chunk())])
-    return ChunkedFit(
-        diagnose=diagnose,
-        report=replace(report, hyperparameters=model.listed_hyperparameters()),
-        polished=polished,
-        rows=rows,
-        fitted_rows=rows if polish else len(sample.y),
-        spread=robust_spread_of(score),
-        trusted_spread=robust_spread_of(score[trusted] if bool(trusted.any()) else score),
-        unseen=float((unseen / std.square()).median()),
-        seconds=stages.seconds,
-    )
+        diagnose = weigh_all(model, Z, report, chunks, engine, rows)
+        spread = _spread_of(diagnose, candidates)
+    report, fitted = replace(report, hyperparameters=model.listed_hyperparameters()), rows if polish else len(sample.y)
+    return ChunkedFit(diagnose, report, polished, rows, fitted, seconds=stages.seconds, **spread)
+
+
+def _affordable(inducing: int | Tensor, sample: Sample, rows: int) -> int | Tensor:
+    """The inducing points, or their number, checked: a MemoryError if there are too many."""
+    points = check_inducing(inducing, sample.X)
+    check_inducing_memory(len(points) if isinstance(points, Tensor) else points, rows)
+    return points
+
+
+def _placed(points: int | Tensor, model: RCGP, candidates: Sample, selection: str, seed: int) -> Tensor:
+    """The inducing points as they were given, or so many chosen among the candidates."""
+    if isinstance(points, Tensor):
+        return points
+    return choose_inducing(model.kernel, candidates.X, points, selection, seed)
+
+
+def _spread_of(diagnose: Diagnose, some: Sample) -> dict[str, float]:
+    """How far these rows lie from what the others predict, and what the points do not see: by the fit's attributes."""
+    weights, mean, std = diagnose(some.chunk())
+    score, trusted = (some.y - mean) / std, weights > _TRUSTED
+    unseen = torch.cat([block.unseen for block in diagnose.view.blocks(some.chunk())])
+    return {
+        "spread": robust_spread_of(score),
+        "trusted_spread": robust_spread_of(score[trusted] if bool(trusted.any()) else score),
+        "unseen": float((unseen / std.square()).median()),
+    }
 
 
 @contextmanager
@@ -198,54 +195,14 @@ def _choose(model: RCGP, adaptive: bool, max_iterations: int, progress: bool | P
     return fit(model, "loo", max_iterations=max_iterations, progress=progress)
 
 
-def _weigh_all(model: RCGP, Z: Tensor, report: FitReport, chunks: Chunks, engine: Engine) -> Diagnose:
-    """The posterior of all rows, and the rule by which they are weighed. Cost (2.3 + links) m²n for each pass."""
-    view = View.of(model, Z)
-
-    def posterior_by(rule: Rule) -> SparsePosterior:
-        return _settled(condition_sparse(view.L, engine.reduce(SumUp(view, rule), chunks)))
-
-    if not isinstance(report, AdaptiveReport):
-        given = Given(model.weight)
-        return Diagnose(view, given, posterior_by(given))
-    chain = Chain(report.reach, (_settled(_of_sample(model, view)),))
-    chain = chain.then(posterior_by(chain))
-    return Diagnose(view, chain, posterior_by(chain))
-
-
-def _settled(posterior: SparsePosterior) -> SparsePosterior:
-    """With its matrices in the order of rows: as they come back from a file, so that the same bits come of them."""
-    return SparsePosterior(
-        posterior.L, posterior.L_B.contiguous(), posterior.root.contiguous(), posterior.alpha.contiguous()
-    )
-
-
-def _of_sample(model: RCGP, view: View) -> SparsePosterior:
-    """The posterior of the sample alone, with the weights it has."""
-    with torch.no_grad():
-        return condition_sparse(
-            view.L, Rows(view.kernel, model.train_X, view.Z).statistics(model.training_terms().pseudo)
-        )
-
-
-def _with_thresholds(model: RCGP, chunks: Chunks, engine: Engine, rows: int) -> WeightFunction:
-    """The model's weight with thresholds by the paper's rule fixed at the quantiles of all rows. Four passes, or none.
-
-    As :func:`rcgp.weights.thresholds.quantile_threshold` has it, also where the quantile is zero. What else of a
-    weight depends on all residuals follows those of the sample.
-    """
-    weight = copy.deepcopy(model.weight)
-    by_rule = [part for part in weight.modules() if isinstance(part, ThresholdWeight) and part.log_c is None]
-    if by_rule:
-        distances = Distances(copy.deepcopy(model.mean).requires_grad_(False))
-        found = quantiles(distances, chunks, engine, [1.0 - part.epsilon for part in by_rule], rows)
-        if min(found) == 0.0:
-            largest = order_statistics(distances, chunks, engine, [rows - 1])[0]
-            found = [c or largest * torch.finfo(torch.float64).eps or 1.0 for c in found]
-        for part, c in zip(by_rule, found, strict=True):
-            part.log_c = torch.tensor(c, dtype=torch.float64).log()
-    with torch.no_grad():
-        return weight.frozen(model.residual()).requires_grad_(False)
+def _polished(
+    model: RCGP, chunks: Chunks, engine: Engine, Z: Tensor, report: FitReport, iterations: int, stages: Stages
+) -> FitReport:
+    """The hyperparameters improved on all rows, in a step of its own."""
+    with stages.step("polish"):
+        everyone = take_all(chunks, engine)
+        with _rows_among_all(everyone):
+            return _polish(model, everyone, Z, report, iterations, stages.progress)
 
 
 def _polish(
@@ -277,7 +234,7 @@ def _polish(
         return fit(sparse, "loo", max_iterations=iterations, progress=progress)
     with torch.no_grad():
         view = View.of(model, Z)
-        first = PosteriorProcess(view.prior_mean, view.kernel, Z, _of_sample(model, view))
+        first = PosteriorProcess(view.prior_mean, view.kernel, Z, posterior_of_sample(model, view))
         row_noise = view.noise if everyone.precision is None else view.noise / everyone.precision
         std = (first.variance(everyone.X) + row_noise).sqrt()
         centre_on(sparse, first.mean(everyone.X), std, report.reach)
