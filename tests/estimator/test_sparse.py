@@ -125,8 +125,9 @@ def test_kernels_and_means_are_those_of_the_exact_regressor():
     options = {"centre": "prior", "kernel": RBF(1.0) + WhiteKernel(0.02, "fixed"), "mean": "linear"}
     ours = SparseRCGPRegressor(**{**FEW, "fit_rows": N}, **options).fit(X, Y)
     exact = RCGPRegressor(**options).fit(X, Y)
-    assert ours.noise_variance_ == exact.noise_variance_
-    np.testing.assert_array_equal(ours.lengthscales_, exact.lengthscales_)
+    # The same fit; where an array lies in memory changes its last bits.
+    assert ours.noise_variance_ == pytest.approx(exact.noise_variance_, rel=1e-10)
+    np.testing.assert_allclose(ours.lengthscales_, exact.lengthscales_, rtol=1e-10)
     modules = {"kernel": gpytorch.kernels.MaternKernel(nu=1.5), "mean": gpytorch.means.LinearMean(2)}
     gp = SparseRCGPRegressor(**modules, **FEW).fit(X, Y)
     assert isinstance(gp.model_.diagnose.view.prior_mean, gpytorch.means.LinearMean)

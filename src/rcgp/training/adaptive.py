@@ -36,7 +36,7 @@ from rcgp.training.objectives import Objective
 from rcgp.training.rows import Prediction, evidence_of, leave_out_score_of
 from rcgp.training.search import Progress
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
-from rcgp.training.starts import from_everyone, from_neighbours, with_shorter_lengthscales
+from rcgp.training.starts import by_trimming, from_everyone, from_neighbours, with_shorter_lengthscales
 from rcgp.training.tails import fit_tail
 from rcgp.weights import Plateau
 
@@ -142,6 +142,8 @@ def _run(course: Course) -> FitReport:
         trusted = with_shorter_lengthscales(course, trusted)
     if course.parts.everyone and not bool(trusted.all()):
         trusted = from_everyone(course, trusted, residual)
+    if course.parts.trimming:
+        trusted = by_trimming(course, trusted)
     trusted, prediction = _draw_line(course, trusted)
     if course.parts.contested:
         trusted, prediction = _judge(course, trusted, prediction)

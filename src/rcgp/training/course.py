@@ -39,6 +39,7 @@ class Parts:
         neighbours: start again from the medians of neighbours where the rounds went wrong.
         shorter: try shorter lengthscales where hardly anything was learned.
         everyone: start again from an ordinary GP of all rows where that predicts better.
+        trimming: of few rows, start again from those that are trusted by evidence where that is more likely.
         tail: take the threshold from the tail of the residuals; without, it is three standard deviations.
         contested: have rows outside judge rejected rows that crowd together.
         leave_one_out: choose the last hyperparameters by leave-one-out; without, by the evidence of the trusted rows.
@@ -49,6 +50,7 @@ class Parts:
     neighbours: bool = True
     shorter: bool = True
     everyone: bool = True
+    trimming: bool = True
     tail: bool = True
     contested: bool = True
     leave_one_out: bool = True

@@ -1,4 +1,4 @@
-"""Where rounds start again: from the medians of neighbours, with shorter lengthscales, or from everyone.
+"""Where rounds start again: from medians of neighbours, with shorter lengthscales, from everyone, or by trimming.
 
 Rounds that follow each other may settle on the wrong rows. Each of these tries another start and keeps what is better.
 """
@@ -13,11 +13,13 @@ from torch import Tensor
 from rcgp.models.defaults import robust_spread
 from rcgp.training.adaptive_report import LIMIT
 from rcgp.training.course import ROUGH, Course
+from rcgp.training.fit import FitError
 from rcgp.training.neighbours import ask_neighbours
 from rcgp.training.rows import evidence_of, robust_spread_of
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales
+from rcgp.training.trimmed import MARGIN, find_trusted, judge_rows, trimmed_at
 
-__all__ = ["from_everyone", "from_neighbours", "with_shorter_lengthscales"]
+__all__ = ["by_trimming", "from_everyone", "from_neighbours", "with_shorter_lengthscales"]
 
 # Robust standard deviations around the prior mean within which every row is asked, and the loss of evidence, for each
 # row that was trusted, beyond which those that were not are foreign to them.
@@ -26,6 +28,10 @@ _EVERYONE, _FOREIGN = 1e6, math.log(12.0)
 # Share of the scatter of the trusted rows that is left around their predictions where hardly anything was learned, the
 # parts of the first lengthscales that are tried then, and the iterations after which each is given up if not ahead.
 _UNLEARNED, _SHORTER, _ITERATIONS = 0.7, (1 / 4, 1 / 16), 8
+
+# Rows up to which trimming is tried, which takes as long as all the rest there and longer with more of them; and which
+# need it: with more rows there are neighbours that tell outliers.
+_FEW = 150
 
 
 def from_neighbours(course: Course, trusted: Tensor) -> Tensor:
@@ -91,3 +97,34 @@ def from_everyone(course: Course, trusted: Tensor, residual: Tensor) -> Tensor:
     course.model.weight = weight
     restore_hyperparameters(course.model, parameters)
     return trusted
+
+
+def by_trimming(course: Course, trusted: Tensor) -> Tensor:
+    """Start again from the rows that are trusted by the evidence of trust and hyperparameters, if there are few rows.
+
+    Among some dozens of rows the neighbours of an outlier are too few to outvote it, and rounds explain outliers by
+    noise. Both hypotheses are compared by the density that they give to all rows, those that are not trusted as
+    outliers (:mod:`rcgp.training.trimmed`).
+    """
+    model = course.model
+    if len(course.y) > _FEW:
+        return trusted
+    weight, parameters, value = model.weight, hyperparameters_of(model), _log_density(course, trusted)
+    restore_hyperparameters(model, course.first)
+    try:
+        found, _, evaluations = find_trusted(model, max_iterations=course.max_iterations)
+    except FitError:
+        found, evaluations = trusted, 0
+    course.evaluations += evaluations
+    if not torch.equal(found, trusted) and _log_density(course, found) > value + MARGIN:
+        trimmed, prior_mean = trimmed_at(model), course.y - model.residual().detach()
+        course.expect(prior_mean + trimmed.mean, LIMIT * trimmed.variance.sqrt())
+        return course.settle("trimmed", found)
+    model.weight = weight
+    restore_hyperparameters(model, parameters)
+    return trusted
+
+
+def _log_density(course: Course, trusted: Tensor) -> float:
+    """Log density of all rows at the present hyperparameters."""
+    return course.evidence(trusted) * int(trusted.sum()) + judge_rows(course.model, trusted)[1]

@@ -36,6 +36,7 @@ __all__ = [
     "fit_to_rows",
     "fit_trimmed",
     "judge_rows",
+    "trimmed_at",
     "trusted_rows",
 ]
 
@@ -49,6 +50,9 @@ MARGIN = 6.0
 # How much more it must be worth to reject a row that no other contradicts. Functions to be optimised may well be far
 # higher somewhere than where most rows are.
 _UNCONTRADICTED = 20.0
+
+# Share by which values stay away from bounds.
+_INSIDE = 1e-6
 
 # The largest ratio of the variance of all rows to the squared scatter of most.
 _HEAVIEST = 1e10
@@ -94,7 +98,7 @@ def fit_trimmed(model: RCGP, *, max_iterations: int = 1000) -> FitReport:
             last = climber.search(best.trusted, _FINE)
             if not bool(best.trusted.all()):
                 last = climber.search_afresh(last, best.trusted)
-            trimmed = _trim(model)
+            trimmed = trimmed_at(model)
             # Relative to the noise of the row, where that is known to be less or more than σ².
             deviation = (trimmed.variance * model.noise.detach() / _row_noise(model)).sqrt()
             model.weight = Rejection(trimmed.mean, trimmed.threshold, deviation)
@@ -163,7 +167,7 @@ def fit_to_rows(
 
 def trusted_rows(model: RCGP) -> Tensor:
     """Who is trusted at the hyperparameters of a model in double precision, ``n`` flags. Cost O(n³)."""
-    return _trim(model).trusted
+    return trimmed_at(model).trusted
 
 
 def judge_rows(model: RCGP, trusted: Tensor) -> tuple[Tensor, float]:
@@ -174,7 +178,7 @@ def judge_rows(model: RCGP, trusted: Tensor) -> tuple[Tensor, float]:
         trusted: ``n`` flags. What the evidence of these rows leaves out is the density of the rest as outliers:
             hypotheses about who is trusted are compared by both.
     """
-    trimmed = _trim(model)
+    trimmed = trimmed_at(model)
     return trimmed.trusted, _worth(trimmed, trusted)
 
 
@@ -248,7 +252,8 @@ class _Climber:
     def _climb_all(self) -> list[_End]:
         starts: list[Callable[[RCGP], Tensor | None]] = [_everyone, _everyone_on_their_scale]
         starts += [partial(_trusted_at, factor=factor) for factor in _LENGTHSCALES]
-        ends, failures, seen = [], [], []
+        ends, failures = [], []
+        seen: list[Tensor] = []
         for begin in starts:
             restore_hyperparameters(self.model, self.first)
             try:
@@ -270,7 +275,7 @@ class _Climber:
         for _ in range(_TURNS):
             before = trusted
             self.search(trusted, _ROUGH)
-            trimmed = _trim(self.model)
+            trimmed = trimmed_at(self.model)
             if bool(before.all()):  # what it is worth to reject nobody
                 nobody = _End(self._value(trimmed._replace(trusted=before)), before, hyperparameters_of(self.model))
                 self.everyone = max(self.everyone, nobody, key=lambda end: end.value)
@@ -283,8 +288,8 @@ class _Climber:
         return best
 
 
-def _trim(model: RCGP) -> Trimmed:
-    """Who is trusted at the present hyperparameters."""
+def trimmed_at(model: RCGP) -> Trimmed:
+    """Who is trusted at a model's hyperparameters, and what they say of all rows."""
     with torch.no_grad():
         return trim(model.kernel_matrix(), model.residual(), _row_noise(model))
 
@@ -320,7 +325,7 @@ def _trusted_at(model: RCGP, factor: float) -> Tensor | None:
     if model.raw_noise.requires_grad:
         lower = float(model.raw_noise_constraint.lower_bound)
         model.noise = max(_NOISE * _variance_of_all(model), 1.01 * lower)
-    trusted = _trim(model).trusted
+    trusted = trimmed_at(model).trusted
     return None if bool(trusted.all()) else trusted
 
 
@@ -329,7 +334,10 @@ def _rescale(model: RCGP) -> bool:
     scales = [part for part in model.kernel.modules() if isinstance(part, ScaleKernel)]
     if not scales or not scales[0].raw_outputscale.requires_grad:
         return False
-    scales[0].outputscale = torch.full_like(scales[0].outputscale, _variance_of_all(model))
+    bounds = scales[0].raw_outputscale_constraint
+    lower, upper = float(bounds.lower_bound) * (1.0 + _INSIDE), float(bounds.upper_bound) * (1.0 - _INSIDE)
+    scale = min(max(_variance_of_all(model), lower), upper)
+    scales[0].outputscale = torch.full_like(scales[0].outputscale, scale)
     return True
 
 
