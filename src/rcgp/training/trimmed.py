@@ -179,7 +179,7 @@ def judge_rows(model: RCGP, trusted: Tensor) -> tuple[Tensor, float]:
             hypotheses about who is trusted are compared by both.
     """
     trimmed = trimmed_at(model)
-    return trimmed.trusted, _worth(trimmed, trusted)
+    return trimmed.trusted, float(trimmed.log_odds[~trusted].sum())
 
 
 def find_trusted(model: RCGP, *, max_iterations: int = 1000) -> tuple[Tensor, float, int]:
@@ -241,7 +241,8 @@ class _Climber:
     def _value(self, trimmed: Trimmed) -> float:
         trusted = trimmed.trusted
         with torch.no_grad():
-            worth = _worth(trimmed, trusted)
+            uncontradicted = trimmed.unknown > UNKNOWN
+            worth = float((trimmed.log_odds - _UNCONTRADICTED * uncontradicted)[~trusted].sum())
             if self.quick is not None:
                 return self.quick.value(trusted) + worth
             try:
@@ -292,11 +293,6 @@ def trimmed_at(model: RCGP) -> Trimmed:
     """Who is trusted at a model's hyperparameters, and what they say of all rows."""
     with torch.no_grad():
         return trim(model.kernel_matrix(), model.residual(), _row_noise(model))
-
-
-def _worth(trimmed: Trimmed, trusted: Tensor) -> float:
-    uncontradicted = trimmed.unknown > UNKNOWN
-    return float((trimmed.log_odds - _UNCONTRADICTED * uncontradicted)[~trusted].sum())
 
 
 def _row_noise(model: RCGP) -> Tensor:
