@@ -2,7 +2,8 @@
 =================
 
 An Ax experiment needs one more line to be robust: a generation strategy with the robust model. Branin's function, one
-evaluation in five shifted upwards, 10 random evaluations and 8 that Ax suggests. :doc:`/optimisation` says more.
+evaluation in five shifted upwards by 300 to 500, 20 random evaluations and 10 that Ax suggests.
+:doc:`/optimisation` says more.
 """
 
 from __future__ import annotations
@@ -46,21 +47,29 @@ client.set_generation_strategy(robust_ax.generation_strategy())  # the line
 
 rng = np.random.default_rng(0)
 points, shifted = [], []
-for step in range(18):
-    if step < 10:
+for step in range(30):
+    if step < 20:
         parameters = {"x": rng.uniform(-5.0, 10.0), "y": rng.uniform(0.0, 15.0)}
         trial = client.attach_trial(parameters)
     else:
         ((trial, suggested),) = client.get_next_trials(max_trials=1).items()
         parameters = {name: float(number) for name, number in suggested.items() if not isinstance(number, str | None)}
-    shift = rng.uniform(50.0, 100.0) * (rng.random() < 0.2)
+    shift = rng.uniform(300.0, 500.0) * (step % 5 == 2)
     client.complete_trial(trial, raw_data={"loss": evaluate(parameters) + shift})
     points.append([parameters["x"], parameters["y"]])
     shifted.append(shift > 0)
 best, prediction, _, _ = client.get_best_parameterization()
 
 # %%
-# The function, its evaluations, outliers among them in red, and what Ax calls the best arm.
+# Which of them the model trusts, the last one included.
+
+trusted = robust_ax.trust(client)
+print(trusted.assign(outlier=shifted))
+distrusted = np.array(points)[trusted["loss"] < 0.5]
+
+# %%
+# The function, its evaluations, outliers among them in red, those that are not trusted in a circle, and what Ax calls
+# the best arm.
 
 x, y = np.meshgrid(np.linspace(-5.0, 10.0, 80), np.linspace(0.0, 15.0, 80))
 surface = branin(torch.from_numpy(np.stack([x, y], axis=-1))).numpy()
@@ -69,6 +78,7 @@ axis.contourf(x, y, np.log(surface), levels=20, cmap="Greys_r")
 for wrong, colour, label in ((False, "#6a1b9a", "evaluations"), (True, "#e41a1c", "outliers")):
     where = np.array(points)[np.array(shifted) == wrong]
     axis.scatter(where[:, 0], where[:, 1], color=colour, s=25, label=label)
+axis.scatter(distrusted[:, 0], distrusted[:, 1], facecolor="none", edgecolor="black", s=120, label="not trusted")
 axis.scatter(best["x"], best["y"], marker="*", s=220, color="gold", edgecolor="black", label="best arm")
 axis.set(xlabel="x", ylabel="y")
 axis.legend(loc="upper right")

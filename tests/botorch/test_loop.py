@@ -142,8 +142,17 @@ def test_points_stay_within_their_bounds_and_come_as_bounds_were_given():
     assert isinstance(result.x, np.ndarray)
     assert all(0.1 <= x[0] <= 0.3 and 1e9 <= x[1] <= 1e9 + 0.7 for x in got)
     assert "x[1]" in str(result)
-    assert optimise(lambda x: x.sum(), torch.tensor([[0.0, 1.0]]), 1, progress=False).x.shape == (1,)
     assert optimise(lambda x: x.sum(), np.array([[0.0, 1.0]]), 1, progress=False).x.shape == (1,)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_a_tensor_of_bounds_is_botorchs(d):
+    low, high = torch.arange(d, dtype=torch.float64), torch.arange(d, dtype=torch.float64) + 10.0
+    box = Box.of(torch.stack([low, high]))
+    assert box.pairs == tuple((float(i), float(i) + 10.0) for i in range(d))
+    # Lists and arrays are pairs, also where they are 2 x 2.
+    pairs = [list(pair) for pair in box.pairs]
+    assert Box.of(pairs) == Box.of(np.array(pairs)) == box
 
 
 @pytest.mark.parametrize("number", [1.5, 2, np.float32(0.5), np.int64(3), torch.tensor([[4.0]], requires_grad=True)])
@@ -216,10 +225,33 @@ def test_a_reason_is_short():
 
 
 def test_if_nothing_has_a_value_there_is_no_best():
-    result = run(lambda x: fail(), 7)
+    result = run(lambda x: fail(), 5)
     assert result.x is result.value is result.number is None
-    assert len(result.failed) == 7
-    assert str(result).startswith("7 evaluations, none of which has a value\n7 failed evaluations:\n  1  RuntimeError")
+    assert len(result.failed) == 5
+    assert str(result).startswith("5 evaluations, none of which has a value\n5 failed evaluations:\n  1  RuntimeError")
+
+
+@pytest.mark.parametrize(("initial", "made"), [(None, 5), (2, 5), (7, 7)])
+def test_it_stops_if_the_first_evaluations_all_fail_for_the_same_reason(initial, made, tmp_path):
+    def objective(x):
+        calls.append(x)
+        fail()
+
+    calls: list[object] = []
+    trace = tmp_path / "trace.jsonl"
+    for _ in range(2):  # the second time from the trace, without evaluating anything
+        with pytest.raises(EvaluationError, match=f"the first {made} evaluations failed for the same reason: Runtime"):
+            run(objective, 20, initial=initial, trace=trace)
+        assert len(calls) == made
+    events = [json.loads(line).get("event") for line in trace.read_text().splitlines()]
+    assert events.count("failed") == made
+
+
+@pytest.mark.parametrize("other", [lambda: math.nan, lambda: 1.0])
+def test_it_goes_on_if_one_of_the_first_evaluations_is_not_like_the_others(other):
+    result = run(Recorded({number: other if number == 3 else fail for number in range(1, 7)}), 7)
+    assert len(result.evaluations) == 7
+    assert result.number in (3, 7)
 
 
 def test_with_a_single_value_it_is_the_best():
@@ -347,7 +379,10 @@ def test_a_trace_of_other_bounds_is_refused_before_anything_is_evaluated(tmp_pat
         ({"bounds": {"a": (1, 1)}}, ValueError, "bounds of parameter 'a' must be low < high"),
         ({"bounds": {"a": 1}}, ValueError, "bounds of parameter 'a' must be a pair"),
         ({"bounds": [(0, 1, 2)]}, ValueError, "bounds of parameter 0 must be a pair"),
-        ({"bounds": torch.zeros(2, 3)}, ValueError, "bounds.T"),
+        ({"bounds": np.zeros((2, 3))}, ValueError, "bounds of parameter 0 must be a pair"),
+        ({"bounds": {"a": [1, 2, 3]}}, ValueError, r"must be a pair \(low, high\), got \[1, 2, 3\]$"),
+        ({"bounds": torch.zeros(3, 2)}, ValueError, r"2 x d: a row of lows and a row of highs; got shape \(3, 2\)"),
+        ({"bounds": torch.zeros(2)}, ValueError, r"2 x d: .* got shape \(2,\)"),
         ({"bounds": {"a": ("0", "b")}}, ValueError, "bounds of parameter 'a' must be a pair"),
         ({"bounds": {1: (0, 1)}}, TypeError, "bounds must have names"),
         ({"bounds": "x:0:1"}, TypeError, "bounds must be a dictionary"),

@@ -137,6 +137,23 @@ def test_a_line_that_makes_no_sense_is_named(tmp_path, line):
         pass
 
 
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ('{"event": "started", "number": 3}', "x"),
+        ('{"number": 3, "x": {"x": 0.5, "y": 0.1}}', "event"),
+        ('{"event": "finished", "number": 3, "x": {"x": 0.5, "y": 0.1}, "seconds": 1}', "value"),
+    ],
+)
+def test_a_field_that_is_missing_is_named(tmp_path, line, field):
+    path = tmp_path / "trace.jsonl"
+    fill(path)
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=f"damaged in line 6: it has no field '{field}'; mend"), opened(path):
+        pass
+
+
 @pytest.mark.parametrize("line", [b"", b"null", b"\x00\x00", b"\xff", b'{"event": "finis', b'"finished"', b"[" * 99999])
 @pytest.mark.parametrize("place", [1, 2, 4, 5])
 def test_what_cannot_be_read_and_is_no_torn_end_is_named_and_left_as_it_was(tmp_path, line, place):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
 from botorch.models.transforms import Log
+from botorch.utils.datasets import SupervisedDataset
 
 from problems_of_botorch import ROWS, D, make_data, make_model
 from rcgp.botorch import LeaveOneOutObjective, SingleTaskRCGP, fit
@@ -144,6 +145,8 @@ def test_centre_and_weight_must_fit():
         gpytorch.likelihoods.LaplaceLikelihood(),
         gpytorch.likelihoods.BernoulliLikelihood(),
         gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=2),
+        type("Subclass", (gpytorch.likelihoods.GaussianLikelihood,), {})(),
+        gpytorch.likelihoods.DirichletClassificationLikelihood(torch.zeros(ROWS, dtype=torch.long)),
         0.1,
     ],
     ids=lambda likelihood: type(likelihood).__name__,
@@ -166,6 +169,29 @@ def test_gaussian_likelihoods_are_used(likelihood):
     model = SingleTaskRCGP(*make_data(), likelihood=likelihood)
     assert model.likelihood is likelihood
     assert model.posterior(torch.rand(3, D, dtype=torch.float64)).variance.isfinite().all()
+
+
+def test_noise_that_is_learnt_beside_a_known_one_is_refused():
+    noise = torch.full((ROWS,), 0.1, dtype=torch.float64)
+    likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise, learn_additional_noise=True)
+    with pytest.raises(ValueError, match="learn_additional_noise=True"):
+        SingleTaskRCGP(*make_data(), likelihood=likelihood)
+
+
+@pytest.mark.parametrize("shape", [(1,), (ROWS - 1,), (ROWS,), (ROWS, 2)])
+def test_known_noises_must_be_those_of_the_observations(shape):
+    likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(torch.full(shape, 0.1, dtype=torch.float64))
+    with pytest.raises(BotorchTensorDimensionError, match=rf"shape of the observations, \(2, {ROWS}\)"):
+        SingleTaskRCGP(*make_data(m=2), likelihood=likelihood)
+
+
+def test_a_centre_or_weight_that_is_none_is_refused_before_the_model_is_built():
+    X, Y = make_data()
+    data = SupervisedDataset(X, Y, feature_names=[f"x{i}" for i in range(D)], outcome_names=["y"])
+    with pytest.raises(ValueError, match=r'centre must be "adaptive" or "prior", got \'nonsense\''):
+        SingleTaskRCGP.construct_inputs(data, centre="nonsense")
+    with pytest.raises(TypeError, match="weight must be a WeightFunction"):
+        SingleTaskRCGP.construct_inputs(data, weight="imq", centre="prior")
 
 
 def test_only_this_kind_of_model_is_fitted():

@@ -63,6 +63,34 @@ def test_a_program_is_run_once_for_each_evaluation(program, capsys):
     assert err == ""  # nobody looks
 
 
+def test_a_log_gets_a_line_of_progress_now_and_then(program, capsys, monkeypatch):
+    command, _ = program()
+    monkeypatch.setattr(commands, "_LINE_EVERY", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # for which Rich takes a log for a terminal
+    assert run(arguments(command)) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [f"optimise: {done} of 7 evaluations" for done in range(1, 8)]
+    assert re.search(r", best -?[\d.e-]+$", lines[-1])
+
+
+def test_it_stops_if_the_first_evaluations_all_fail_for_the_same_reason(program, capsys, tmp_path):
+    command, log = program("sys.exit('no [flour]')")
+    trace = tmp_path / "trace.jsonl"
+    assert run(arguments(command, "--trace", trace, budget=30)) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    said = "all of the first 5 evaluations failed for the same reason: exit code 1: no [flour]"
+    assert err.splitlines() == [f"rcgp: {said}; mend that and begin anew, with a new trace if there is one"]
+    assert len(calls(log)) == 5
+    assert trace.read_text().count('"failed"') == 5
+
+
+def test_what_means_something_to_a_shell_may_be_an_argument():
+    assert commands.program_of("echo '|' a&b x>y") == ["echo", "|", "a&b", "x>y"]
+    assert commands.program_of("sh -c 'echo 3 | cat'") == ["sh", "-c", "echo 3 | cat"]
+    assert commands.program_of(r"echo it\'s") == ["echo", "it's"]
+
+
 def test_json_holds_every_evaluation(program, capsys):
     command, log = program(body="if number == 2: sys.exit('no flour')")
     assert run(arguments(command, "--json", "--maximise")) == 0
@@ -147,6 +175,9 @@ def wait_for_end(pid):
         (["--command", ""], "--command is empty"),
         (["--command", "no-such-program-here"], "there is no program 'no-such-program-here'"),
         (["--command", "echo 'open"], "cannot be read"),
+        (["--command", "echo 3 | cat"], "no shell takes part, to which '|' would mean something; give sh -c '...'"),
+        (["--command", "echo 3 && echo 4"], "'&&' would mean something"),
+        (["--command", "cd"], "there is no program 'cd'; no shell takes part"),
         (["--trace", "no/such/folder/trace.jsonl"], "cannot be written: there is no folder"),
         (["--seed", "-1"], "seed"),
     ],

@@ -9,7 +9,9 @@ rcgp does.
 try:
     import botorch as _botorch  # noqa: F401
 except ImportError as error:
-    raise ImportError("rcgp.botorch needs BoTorch: pip install 'rcgp[botorch]'") from error
+    raise ImportError(
+        "rcgp.botorch needs BoTorch: pip install 'rcgp[botorch]'; for rcgp.botorch.ax it is 'rcgp[ax]'"
+    ) from error
 
 from rcgp.botorch.fitting import fit
 from rcgp.botorch.loop import EvaluationError, optimise

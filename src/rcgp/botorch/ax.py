@@ -7,7 +7,7 @@ Importing this file tells Ax's registries of the classes below. A process that l
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import ax as _ax  # noqa: F401
@@ -20,10 +20,15 @@ from ax.adapter.registry import Generators
 from ax.adapter.transforms.base import Transform
 from ax.adapter.transforms.standardize_y import StandardizeY
 from ax.adapter.transforms.winsorize import Winsorize
+from ax.analysis.analysis import Analysis
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
 from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.analysis_card import AnalysisCard
+from ax.core.experiment import Experiment
 from ax.core.search_space import SearchSpaceDigest
+from ax.exceptions.core import UserInputError
 from ax.generation_strategy.generation_strategy import GenerationStrategy
+from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generators.torch.botorch_modular.surrogate import Surrogate, submodel_input_constructor
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from ax.storage.botorch_modular_registry import (
@@ -43,7 +48,10 @@ from rcgp.botorch.objective import LeaveOneOutObjective
 from rcgp.botorch.transforms import RobustStandardize
 from rcgp.botorch.validation import check_weight
 
-__all__ = ["RobustStandardizeY", "generation_strategy", "model_config", "transforms"]
+if TYPE_CHECKING:
+    from ax.api.client import Client
+
+__all__ = ["RobustStandardizeY", "generation_strategy", "model_config", "transforms", "trust"]
 
 
 class RobustStandardizeY(StandardizeY):  # type: ignore[misc]
@@ -109,6 +117,79 @@ def transforms() -> list[type[Transform]]:
     return [RobustStandardizeY if kind is StandardizeY else kind for kind in defaults if kind is not Winsorize]
 
 
+def trust(client: Client) -> Any:
+    """How far the robust model trusts each observation of an experiment, the newest included.
+
+    A model is fitted to all data that the experiment has now, as the client's generation strategy would for its next
+    trial; the strategy itself stays as it is. Cost: one fit.
+
+    Args:
+        client: an Ax client whose generation strategy has the robust model.
+
+    Returns:
+        A data frame with a row for each ``trial_index`` and ``arm_name``, which are its index, and a column for each
+        metric: 1 is full trust, near 0 none (:meth:`SingleTaskRCGP.weights`), NaN where a trial has no such metric.
+
+    Raises:
+        UserInputError: if no model of the strategy is robust, or nothing has been observed.
+    """
+    seen = _Contents()
+    client.compute_analyses([seen], display=False)
+    spec = _robust_spec(seen.strategy)
+    data = seen.experiment.lookup_data()
+    if data.df.empty:
+        raise UserInputError("no trial has data yet: there is nothing to trust")
+    fresh = GeneratorSpec(generator_enum=spec.generator_enum, generator_kwargs=dict(spec.generator_kwargs))
+    fresh.fit(experiment=seen.experiment, data=data)
+    adapter = fresh.fitted_adapter
+    weights = _weights(adapter.generator.surrogate)
+    means = adapter.get_training_data(filter_in_design=True).observation_data["mean"]
+    told = means[list(weights)].rename_axis(columns=None)
+    for metric, trusts in weights.items():
+        seen_here = told[metric].notna()  # as Ax makes data sets: a trial without this metric has no row
+        if int(seen_here.sum()) != len(trusts):
+            raise UserInputError(
+                f"metric {metric!r} has {seen_here.sum()} observations, of which Ax uses {len(trusts)}"
+            )
+        told.loc[seen_here, metric] = trusts.cpu().numpy()
+    return told
+
+
+class _Contents(Analysis):  # type: ignore[misc]
+    """What an Ax client shows of itself to analyses, and to nobody else: its experiment and generation strategy."""
+
+    experiment: Experiment
+    strategy: GenerationStrategy
+
+    def compute(self, experiment: Any = None, generation_strategy: Any = None, adapter: Any = None) -> AnalysisCard:
+        """Keep both; the card says nothing new."""
+        self.experiment, self.strategy = experiment, generation_strategy
+        return AnalysisCard(name=type(self).__name__, title="", subtitle="", df=experiment.lookup_data().df, blob="")
+
+
+def _robust_spec(strategy: GenerationStrategy) -> GeneratorSpec:
+    """The robust generator of a strategy."""
+    for node in strategy.nodes_by_name.values():
+        for spec in node.generator_specs:
+            surrogate = spec.generator_kwargs.get("surrogate_spec")
+            configs = [] if surrogate is None else surrogate.model_configs
+            if any(config.botorch_model_class is SingleTaskRCGP for config in configs):
+                return spec
+    raise UserInputError(
+        f"generation strategy {strategy.name!r} has no SingleTaskRCGP: rcgp.botorch.ax.generation_strategy() has one"
+    )
+
+
+def _weights(surrogate: Surrogate) -> dict[str, torch.Tensor]:
+    """Weights of the rows of each metric: outputs of one model, or models of a list."""
+    models = [surrogate.model] if isinstance(surrogate.model, SingleTaskRCGP) else surrogate.model.models
+    weights: dict[str, torch.Tensor] = {}
+    for model, data in zip(models, surrogate.training_data, strict=True):
+        if isinstance(model, SingleTaskRCGP):
+            weights.update(zip(data.outcome_names, model.weights().unbind(-1), strict=True))
+    return weights
+
+
 @submodel_input_constructor.register(SingleTaskRCGP)  # type: ignore[untyped-decorator]
 def _inputs(
     botorch_model_class: type[SingleTaskRCGP],
@@ -117,7 +198,18 @@ def _inputs(
     search_space_digest: SearchSpaceDigest,
     surrogate: Surrogate,
 ) -> dict[str, Any]:
-    """Ax's own. A standard error of zero means no noise, which is as little as GPyTorch's models can have."""
+    """Ax's own. A standard error of zero means no noise, which is as little as GPyTorch's models can have.
+
+    Raises:
+        UserInputError: for a metric with standard errors in some trials only.
+    """
+    if dataset.Yvar is not None:
+        for metric, missing in zip(dataset.outcome_names, dataset.Yvar.isnan().any(dim=-2).tolist(), strict=True):
+            if missing:
+                raise UserInputError(
+                    f"metric {metric!r} has standard errors in some trials only: give it standard errors in all trials "
+                    "or in none"
+                )
     inputs: dict[str, Any] = submodel_input_constructor.dispatch(Model)(
         botorch_model_class, model_config, dataset, search_space_digest, surrogate
     )

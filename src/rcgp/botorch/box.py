@@ -35,7 +35,8 @@ class Box:
         """The box that a user means.
 
         Args:
-            bounds: a dictionary of names and pairs (low, high), or a sequence of pairs.
+            bounds: a dictionary of names and pairs (low, high), a sequence of pairs, or a tensor as BoTorch has it,
+                ``2 x d``, lows above highs.
 
         Raises:
             TypeError: where bounds are something else.
@@ -46,7 +47,14 @@ class Box:
                 if not isinstance(name, str):
                     raise TypeError(f"bounds must have names that are strings, got {name!r}")
             names, pairs = tuple(bounds), list(bounds.values())
-        elif isinstance(bounds, Sequence | np.ndarray | Tensor) and not isinstance(bounds, str | bytes):
+        elif isinstance(bounds, Tensor):
+            if bounds.ndim != 2 or bounds.shape[0] != 2:
+                raise ValueError(
+                    "bounds that are a tensor are BoTorch's, 2 x d: a row of lows and a row of highs; got shape "
+                    f"{tuple(bounds.shape)}"
+                )
+            names, pairs = None, bounds.T.tolist()
+        elif isinstance(bounds, Sequence | np.ndarray) and not isinstance(bounds, str | bytes):
             names, pairs = None, list(bounds)
         else:
             raise TypeError(
@@ -109,9 +117,7 @@ def _pair(label: str, pair: Any) -> tuple[float, float]:
     try:
         low, high = (float(value) for value in pair)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(
-            f"bounds of parameter {label} must be a pair (low, high), got {pair!r}; BoTorch's 2 x d bounds are bounds.T"
-        ) from None
+        raise ValueError(f"bounds of parameter {label} must be a pair (low, high), got {pair!r}") from None
     if not (math.isfinite(low) and math.isfinite(high) and math.isfinite(high - low)):
         raise ValueError(f"bounds of parameter {label} must be finite, got ({low:g}, {high:g})")
     if not low < high:

@@ -31,9 +31,15 @@ Progress = Callable[[int, float], None]
 # What a reason keeps of an error's message.
 _LONGEST = 500
 
+# So many evaluations at least must have failed before it is taken for the objective's fault.
+_HOPE = 5
+
 
 class EvaluationError(Exception):
-    """An objective may raise this where it has no value: its message alone is kept as the reason."""
+    """An objective may raise this where it has no value: its message alone is kept as the reason.
+
+    :func:`optimise` raises it where the first evaluations all failed for the same reason.
+    """
 
 
 def optimise(
@@ -53,12 +59,14 @@ def optimise(
     under :class:`SingleTaskRCGP` is largest. The same seed and values give the same points.
 
     An evaluation that raises an exception, or returns what is no finite number, is kept with its reason and skipped:
-    it counts towards the budget, and no later one is made next to it. An interrupt (Ctrl-C) is passed on; with a trace,
-    the same call goes on from there.
+    it counts towards the budget, and no later one is made next to it. If the first ones all fail for the same reason,
+    as many as ``initial`` and at least five, there is no sense in going on. An interrupt (Ctrl-C) is passed on; with a
+    trace, the same call goes on from there.
 
     Args:
         objective: takes a dictionary of names and values, or a vector, as bounds are given; returns a number.
-        bounds: a dictionary of names and pairs (low, high), or a sequence of pairs.
+        bounds: a dictionary of names and pairs (low, high), a sequence or array of pairs, or a tensor as BoTorch has
+            it, ``2 x d``: a row of lows and a row of highs.
         budget: number of evaluations, those in the trace included.
         maximise: the direction.
         initial: number of points before the first model. Default: twice the number of parameters, at least 5.
@@ -73,6 +81,7 @@ def optimise(
     Raises:
         ValueError, TypeError: for arguments that make no sense, and a trace that cannot be written, is of another
             optimisation or in use.
+        EvaluationError: where the first evaluations all failed for the same reason. The trace keeps them.
     """
     if not callable(objective):
         raise TypeError(f"objective must be a function, got {type(objective).__name__}")
@@ -94,6 +103,7 @@ def optimise(
             if number in kept.finished:
                 continue
             before = [kept.finished[k] for k in range(1, number)]
+            _check_hope(before, kept.initial)
             values = kept.started.get(number) or _propose(before, number, kept, tell)
             kept.start(number, values)
             kept.finish(_evaluate(objective, box, number, values))
@@ -112,6 +122,18 @@ def _propose(before: Sequence[Finished], number: int, kept: Trace, tell: Progres
         return box.from_unit(first_point(box.dimension, number, kept.seed))
     failed = box.to_unit([e.values for e in before if e.value is None])
     return box.from_unit(next_point(belief, failed, number, kept.seed))
+
+
+def _check_hope(before: Sequence[Finished], initial: int) -> None:
+    """Raise if nothing but the same failure has come of evaluations all over the box."""
+    if len(before) < max(initial, _HOPE) or any(e.value is not None for e in before):
+        return
+    reasons = {e.reason for e in before}
+    if len(reasons) == 1:
+        raise EvaluationError(
+            f"all of the first {len(before)} evaluations failed for the same reason: {reasons.pop()}; mend that and "
+            "begin anew, with a new trace if there is one"
+        )
 
 
 def _evaluate(objective: Callable[[Any], Any], box: Box, number: int, values: tuple[float, ...]) -> Finished:

@@ -9,7 +9,7 @@ of.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import gpytorch
 import torch
@@ -30,6 +30,7 @@ from rcgp.botorch.pathwise import register_paths
 from rcgp.botorch.training_data import TrainingDataModel
 from rcgp.botorch.transforms import RobustStandardize
 from rcgp.botorch.validation import (
+    check_fixed_noise,
     check_likelihood,
     check_outputs,
     check_test_inputs,
@@ -37,7 +38,7 @@ from rcgp.botorch.validation import (
     check_weight,
 )
 from rcgp.botorch.weighing import Weighed, weigh
-from rcgp.core.exact import condition
+from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.models.exact import plain_attributes, same
 from rcgp.models.kernel_matrix import dense_kernel
@@ -63,7 +64,8 @@ class SingleTaskRCGP(TrainingDataModel):
         train_Y: ``... x n x m`` observations of m outputs.
         train_Yvar: ``... x n x m`` known noise variances. Default: one, learnt, for each output.
         likelihood: a ``GaussianLikelihood``, which holds σ², or a ``FixedNoiseGaussianLikelihood``, a variance for each
-            row. Default: BoTorch's, with its prior.
+            row, ``... x n`` or ``... x m x n``, after the outcome transform; no subclass. Default: BoTorch's, with its
+            prior.
         covar_module: kernel. Default: BoTorch's squared exponential with its priors, times an output scale, which
             ``RobustStandardize`` leaves to be learnt.
         mean_module: prior mean. Default: a constant, learnt.
@@ -77,6 +79,7 @@ class SingleTaskRCGP(TrainingDataModel):
         InputDataError: for values that are NaN or infinite, naming argument, row and column.
         BotorchTensorDimensionError: for shapes that do not fit.
         TypeError: for a likelihood of another kind.
+        ValueError: for a likelihood that learns noise beside a known one, and a weight or centre that is none.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class SingleTaskRCGP(TrainingDataModel):
             likelihood = get_gaussian_likelihood_with_lognormal_prior(batch_shape=batch)
         elif likelihood is None:
             likelihood = FixedNoiseGaussianLikelihood(noise=train_Yvar, batch_shape=batch)
+        check_fixed_noise(likelihood, self.train_targets)
         self.likelihood = likelihood
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch) if mean_module is None else mean_module
         self.has_default_kernel = covar_module is None
@@ -138,7 +142,11 @@ class SingleTaskRCGP(TrainingDataModel):
         Args:
             training_data: inputs, observations and, where known, noise variances.
             weight, centre: as in the constructor; in Ax, entries of ``model_options``.
+
+        Raises:
+            ValueError, TypeError: as the constructor would, for a weight or centre that is none.
         """
+        check_weight(weight, centre)
         return {**super().construct_inputs(training_data), "weight": weight, "centre": centre}
 
     def posterior(
@@ -169,6 +177,14 @@ class SingleTaskRCGP(TrainingDataModel):
             return self._prior(self.training_inputs() if X is self.train_inputs[0] else self.transform_inputs(X))
         mean, covariance = self._posterior_process().joint(check_test_inputs(X, self.train_inputs[0]))
         return MultivariateNormal(mean, to_linear_operator(covariance))
+
+    def given_data(self) -> tuple[Tensor, ExactPosterior]:
+        """The prior mean at the training inputs, ``... x n``, and the posterior of f there, relative to that mean.
+
+        Of transformed data, in double precision. Cost O(n³) where something has changed since the last prediction.
+        """
+        process = self._posterior_process()
+        return process.prior_mean(process.support), cast(ExactPosterior, process.given)  # nothing sparse is made here
 
     def _posterior_process(self) -> PosteriorProcess:
         """The posterior at the current hyperparameters, recomputed only if something that it depends on has changed."""

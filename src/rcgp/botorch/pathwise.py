@@ -23,8 +23,6 @@ from gpytorch.likelihoods import Likelihood
 from gpytorch.models import ExactGP
 from torch import Tensor
 
-from rcgp.core.exact import ExactPosterior
-
 if TYPE_CHECKING:
     from rcgp.botorch.model import SingleTaskRCGP
 
@@ -39,8 +37,12 @@ def register_paths(kind: type[SingleTaskRCGP]) -> None:
 
 
 def _draw(model: SingleTaskRCGP, *, sample_shape: torch.Size, prior_sampler: Any, update_strategy: Any) -> MatheronPath:
-    """Draws of shape ``sample_shape x ...``: see ``botorch.sampling.pathwise.draw_matheron_paths``."""
-    model.eval()  # as for a posterior: inputs are transformed once, and transforms learn nothing
+    """Draws of shape ``sample_shape x ...``: see ``botorch.sampling.pathwise.draw_matheron_paths``.
+
+    Puts the model in evaluation mode, as ``model.posterior`` does: inputs are transformed once, and transforms learn
+    nothing.
+    """
+    model.eval()
     with delattr_ctx(model, "outcome_transform"):  # which is for the sum, not for each of its parts
         prior_paths = prior_sampler(model=model, sample_shape=sample_shape)
     update_paths = update_strategy(model=model, sample_values=prior_paths.forward(model.train_inputs[0]))
@@ -53,11 +55,9 @@ def _update(model: SingleTaskRCGP, _: Likelihood, *, sample_values: Tensor) -> G
     With S = R^(-1/2) and standard normal u its coefficients are α − S (I + SKS)⁻¹ (S (f(X) − m(X)) + u), in which rows
     of boundless pseudo-noise do no harm. Cost n² a draw.
     """
-    process = model._posterior_process()
-    given = process.given
-    assert isinstance(given, ExactPosterior)
+    prior_mean, given = model.given_data()
     s = given.s
-    f = sample_values.double() - process.prior_mean(process.support)
+    f = sample_values.double() - prior_mean
     u = torch.randn_like(sample_values).double()
     columns = (s * f + u).reshape(-1, *s.shape).movedim(0, -1)  # ... x n x draws: one L for all of them
     solved = torch.cholesky_solve(columns, given.L).movedim(-1, 0).reshape(f.shape)

@@ -208,8 +208,9 @@ class Trace:
             else:
                 raise ValueError(f"there is no event {event!r}")
         except (KeyError, OverflowError, TypeError, ValueError) as error:
+            said = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(
-                f"trace {self._path!r} is damaged in line {i}: {error}; mend that line, or give a new file"
+                f"trace {self._path!r} is damaged in line {i}: {said}; mend that line, or give a new file"
             ) from None
 
     def _append(self, content: dict[str, Any]) -> None:

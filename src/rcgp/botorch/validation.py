@@ -14,6 +14,7 @@ from rcgp.models.validation import check_finite
 from rcgp.weights import WeightFunction
 
 __all__ = [
+    "check_fixed_noise",
     "check_likelihood",
     "check_observations",
     "check_outputs",
@@ -35,10 +36,25 @@ def check_weight(weight: Any, centre: Any) -> None:
 
 def check_likelihood(likelihood: Any) -> None:
     """Raise unless a likelihood, where one is given, says what Gaussian noise the observations have."""
-    if likelihood is not None and not isinstance(likelihood, GaussianLikelihood | FixedNoiseGaussianLikelihood):
+    # Not a subclass, such as that for missing observations: what it adds would have no effect here.
+    if likelihood is not None and type(likelihood) not in (GaussianLikelihood, FixedNoiseGaussianLikelihood):
         raise TypeError(
             "likelihood must be a GaussianLikelihood or FixedNoiseGaussianLikelihood of GPyTorch, got "
             f"{type(likelihood).__name__}: outliers are for the weights, so that the posterior stays in closed form"
+        )
+    if isinstance(likelihood, FixedNoiseGaussianLikelihood) and likelihood.second_noise_covar is not None:
+        raise ValueError(
+            "likelihood has learn_additional_noise=True, and no noise is learnt beside a known one: leave that out, or "
+            "take a GaussianLikelihood"
+        )
+
+
+def check_fixed_noise(likelihood: Any, y: Tensor) -> None:
+    """Raise unless known noises, where a likelihood has them, are those of the observations ``... x n``."""
+    if isinstance(likelihood, FixedNoiseGaussianLikelihood) and likelihood.noise.shape != y.shape:
+        raise BotorchTensorDimensionError(
+            f"the noise of likelihood must have the shape of the observations, {tuple(y.shape)} with outputs before "
+            f"rows, got {tuple(likelihood.noise.shape)}"
         )
 
 

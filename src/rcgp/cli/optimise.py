@@ -13,6 +13,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,12 @@ _NOTHING_FOUND, _INTERRUPTED = 1, 130
 
 # What a failed evaluation's reason keeps of a line that the program wrote.
 _LONGEST = 200
+
+# Seconds from one line of progress to the next, where there is no terminal.
+_LINE_EVERY = 10.0
+
+# Words that mean something to a shell, and to nobody else.
+_OF_A_SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"}
 
 
 def parameter_bounds(given: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -59,7 +66,7 @@ def program_of(command: str) -> list[str]:
     """A command as a list of words. No shell takes part.
 
     Raises:
-        ValueError: if it is none, or there is no such program.
+        ValueError: if it is none, there is no such program, or it is meant for a shell.
     """
     try:
         words = shlex.split(command)
@@ -67,9 +74,23 @@ def program_of(command: str) -> list[str]:
         raise ValueError(f"--command {command!r} cannot be read: {error}") from None
     if not words:
         raise ValueError("--command is empty")
+    for word in _as_written(command):
+        if word in _OF_A_SHELL:
+            raise ValueError(
+                f"--command {command!r}: no shell takes part, to which {word!r} would mean something; "
+                "give sh -c '...', or quote it if the program wants it"
+            )
     if shutil.which(words[0]) is None:
-        raise ValueError(f"--command {command!r}: there is no program {words[0]!r}")
+        raise ValueError(f"--command {command!r}: there is no program {words[0]!r}; no shell takes part")
     return words
+
+
+def _as_written(command: str) -> list[str]:
+    """Words with their quotes, so that those without are known."""
+    try:
+        return shlex.split(command, posix=False)
+    except ValueError:  # a quote behind a backslash
+        return []
 
 
 def optimise_program(
@@ -92,14 +113,15 @@ def optimise_program(
         console: for progress.
 
     Raises:
-        typer.Exit: after an interrupt, with code 130.
+        typer.Exit: after an interrupt, with code 130; with code 1 where the first evaluations all failed for the same
+            reason.
         ValueError: for bad input, and where BoTorch is missing.
     """
     words, bounds = program_of(command), parameter_bounds(parameters)
     if timeout is not None and not 0.0 < timeout < math.inf:
         raise ValueError(f"--timeout must be a number of seconds above 0, got {timeout:g}")
     try:
-        from rcgp.botorch import optimise
+        from rcgp.botorch import EvaluationError, optimise
     except ImportError as error:
         raise ValueError(str(error)) from error
     try:
@@ -117,6 +139,9 @@ def optimise_program(
         left = "nothing was kept: give --trace next time" if trace is None else "the same command goes on from there"
         console.print(f"rcgp: interrupted; {left}", markup=False, soft_wrap=True)
         raise typer.Exit(_INTERRUPTED) from None
+    except EvaluationError as error:
+        console.print(f"rcgp: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(_NOTHING_FOUND) from None
 
 
 def print_found(result: OptimisationResult, console: Console, as_json: bool) -> None:
@@ -209,10 +234,11 @@ def _last_line(output: bytes) -> str:
 
 
 @contextmanager
-def _progress(console: Console, budget: int) -> Iterator[bool | Callable[[int, float], None]]:
-    """A bar that goes away at the end; none where nobody looks, in a pipe or a file."""
-    if not console.is_terminal:
-        yield False
+def _progress(console: Console, budget: int) -> Iterator[Callable[[int, float], None]]:
+    """A bar that goes away at the end; where standard error is no terminal, such as a log file, now and then a line."""
+    # Not only what Rich says, which takes a log for a terminal where FORCE_COLOR is set, as it is in some CI.
+    if not (console.is_terminal and console.file.isatty()):
+        yield _lines(console, budget)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -225,7 +251,25 @@ def _progress(console: Console, budget: int) -> Iterator[bool | Callable[[int, f
         task = bar.add_task("optimise", total=budget)
 
         def report(done: int, best: float) -> None:
-            found = "" if math.isnan(best) else f", best {best:.6g}"
-            bar.update(task, completed=done, description=f"optimise{found}")
+            bar.update(task, completed=done, description=f"optimise{_found(best)}")
 
         yield report
+
+
+def _lines(console: Console, budget: int) -> Callable[[int, float], None]:
+    """Say every few seconds how many evaluations have ended, and the best value; of what is quick, nothing."""
+    last = time.monotonic()
+
+    def report(done: int, best: float) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done and now - last >= _LINE_EVERY:
+            last = now
+            line = f"optimise: {done} of {budget} evaluations{_found(best)}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    return report
+
+
+def _found(best: float) -> str:
+    return "" if math.isnan(best) else f", best {best:.6g}"
