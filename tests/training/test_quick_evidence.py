@@ -133,3 +133,9 @@ def test_fixed_hyperparameters_stay_in_both_units(logarithms):
     QuickEvidence.of(model).search(some_rows(), 1e-9, 1000, logarithms=logarithms)
     assert torch.equal(model.noise, before)
     assert not torch.equal(model.kernel.base_kernel.lengthscale, lengthscale)
+
+
+def test_inputs_too_far_apart_for_squares_have_no_formulas():
+    X = torch.tensor([[1e308], [-1e308], [3.0], [4.0]], dtype=torch.float64)
+    model = RCGP(X, torch.tensor([1.0, 3.0, 2.0, 5.0], dtype=torch.float64), weight=Constant())
+    assert QuickEvidence.of(model) is None

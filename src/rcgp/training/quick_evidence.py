@@ -85,8 +85,7 @@ class QuickEvidence:
 
     def __init__(self, model: RCGP, variables: list[_Variable], constant: Tensor | None, shape: str) -> None:
         self.model, self.variables, self.constant, self.shape = model, variables, constant, shape
-        X = model.train_X.detach().double().numpy()
-        self.squares = np.square(X[:, None, :] - X[None, :, :]).transpose(2, 0, 1)  # d x n x n
+        self.squares = _squares(model)
         # Where there is no constant to search for, from the mean as it is.
         y = model.train_y if constant is not None else model.residual()
         self.y = y.detach().double().numpy()
@@ -112,6 +111,8 @@ class QuickEvidence:
         if shape is None or not (fixed or constant is not None) or d * n * n > _LARGEST:
             return None
         if kernel.raw_lengthscale.shape != (1, d) or model.train_X.device.type != "cpu":
+            return None
+        if not np.isfinite(_squares(model)).all():
             return None
         owners = [(kernel, "lengthscale"), *([] if scale is None else [(scale, "outputscale")]), (model, "noise")]
         variables = [_variable(owner, name) for owner, name in owners]
@@ -252,6 +253,14 @@ class QuickEvidence:
     def _bounds(self) -> list[tuple[float, float]]:
         bounds = [(v.lower, v.upper) for v in self.variables for _ in range(v.read().size)]
         return [*bounds, (-math.inf, math.inf)]
+
+
+def _squares(model: RCGP) -> Array:
+    """Squared differences of the inputs, ``d x n x n``; infinite where they are too large for a number."""
+    X = model.train_X.detach().double().numpy()
+    with np.errstate(over="ignore"):
+        squares: Array = np.square(X[:, None, :] - X[None, :, :]).transpose(2, 0, 1)
+    return squares
 
 
 class _Logarithms:
