@@ -156,11 +156,11 @@ def titsias_bound(K_uu, K_u, k, e, noise):
 
 
 def annealed(K, e, r, scatter):
-    """Leave-one-out errors, in standard deviations, while noise falls to r in twelve steps and trust follows them."""
+    """Leave-one-out errors, in standard deviations, while noise falls to r in eight steps and trust follows them."""
     n, z = len(e), np.zeros(len(e))
-    for step in range(12):
+    for step in range(8):
         trust = np.maximum((1 + (z / 3) ** 2) ** -2.0, 1e-6)
-        noise = r * max(scatter**2 / r.mean(), 1.0) ** (1 - step / 11)
+        noise = r * max(scatter**2 / r.mean(), 1.0) ** (1 - step / 7)
         C = K + np.diag(noise / trust)
         for row in range(n):
             rest = np.arange(n) != row

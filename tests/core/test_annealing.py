@@ -25,7 +25,7 @@ def annealed_of(K, e, r, scatter):
 @pytest.mark.parametrize("outliers", [0, 3, 9])
 def test_equals_solving_for_each_row(outliers, noise):
     K, e, r = make_problem(outliers=outliers, noise=noise)
-    np.testing.assert_allclose(annealed_of(K, e, r, 0.8), reference.annealed(K, e, r, 0.8), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(annealed_of(K, e, r, 0.8), reference.annealed(K, e, r, 0.8), rtol=1e-6, atol=1e-6)
 
 
 def test_scatter_below_the_noise_is_no_annealing():
@@ -55,5 +55,5 @@ def test_batch_is_row_of_singles():
 def test_units_do_not_matter():
     K, e, r = make_problem()
     torch.testing.assert_close(
-        annealed_of(1e6 * K, -1e3 * e, 1e6 * r, 800.0), annealed_of(K, e, r, 0.8), rtol=1e-7, atol=0.0
+        annealed_of(1e6 * K, -1e3 * e, 1e6 * r, 800.0), annealed_of(K, e, r, 0.8), rtol=1e-6, atol=1e-6
     )

@@ -19,7 +19,7 @@ from rcgp.core.linalg import scaled_cholesky
 __all__ = ["annealed"]
 
 # Steps from much noise to little, and standard deviations at which trust has fallen to a quarter.
-_STEPS, _QUARTER = 12, 3.0
+_STEPS, _QUARTER = 8, 3.0
 
 # Trust that is always left: noise variances are finite.
 _LEAST = 1e-6
@@ -34,7 +34,7 @@ def annealed(K: Tensor, residual: Tensor, row_noise: Tensor, scatter: Tensor) ->
         row_noise: ``... x n`` noise variances r.
         scatter: ``... x 1`` standard deviations of most residuals, where the noise begins.
 
-    Cost n³ for each of a dozen steps.
+    Cost n³ for each of eight steps.
     """
     e, size = residual, torch.zeros_like(residual)
     most = (scatter.square() / row_noise.mean(dim=-1, keepdim=True)).clamp_min(1.0)

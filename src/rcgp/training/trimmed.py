@@ -251,7 +251,7 @@ class _Climber:
                 return -math.inf
 
     def _climb_all(self) -> list[_End]:
-        starts: list[Callable[[RCGP], Tensor | None]] = [_everyone, _everyone_on_their_scale]
+        starts: list[Callable[[RCGP], Tensor | None]] = [_everyone_on_their_scale]
         starts += [partial(_trusted_at, factor=factor) for factor in _LENGTHSCALES]
         ends, failures = [], []
         seen: list[Tensor] = []
@@ -306,12 +306,13 @@ def _everyone(model: RCGP) -> Tensor:
     return torch.ones_like(model.train_y, dtype=torch.bool)
 
 
-def _everyone_on_their_scale(model: RCGP) -> Tensor | None:
+def _everyone_on_their_scale(model: RCGP) -> Tensor:
     """All rows, at a prior variance that is that of all: perhaps the function is far higher at some places.
 
     Searches that begin on the scale of most rows may end where a few explain themselves and the others are noise.
     """
-    return _everyone(model) if _rescale(model) else None
+    _rescale(model)
+    return _everyone(model)
 
 
 def _trusted_at(model: RCGP, factor: float) -> Tensor | None:
@@ -325,16 +326,15 @@ def _trusted_at(model: RCGP, factor: float) -> Tensor | None:
     return None if bool(trusted.all()) else trusted
 
 
-def _rescale(model: RCGP) -> bool:
+def _rescale(model: RCGP) -> None:
     """Set the output scale of a model to the variance of all its rows, if it has one that is searched for."""
     scales = [part for part in model.kernel.modules() if isinstance(part, ScaleKernel)]
     if not scales or not scales[0].raw_outputscale.requires_grad:
-        return False
+        return
     bounds = scales[0].raw_outputscale_constraint
     lower, upper = float(bounds.lower_bound) * (1.0 + _INSIDE), float(bounds.upper_bound) * (1.0 - _INSIDE)
     scale = min(max(_variance_of_all(model), lower), upper)
     scales[0].outputscale = torch.full_like(scales[0].outputscale, scale)
-    return True
 
 
 def _variance_of_all(model: RCGP) -> float:
