@@ -8,9 +8,10 @@ from rcgp import RCGP
 from rcgp.core.trimming import trim
 from rcgp.models.constraints import Between
 from rcgp.models.defaults import add_weak_priors, robust_spread
-from rcgp.training import FitError, find_trusted, fit_to_rows, fit_trimmed, trusted_rows
+from rcgp.training import FitError, find_trusted, fit_to_rows, fit_trimmed
 from rcgp.training.rows import evidence_of
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
+from rcgp.training.trimmed import trimmed_at
 from rcgp.weights import Constant, Rejection
 
 ROWS, OUTLIERS = 60, 12
@@ -184,7 +185,7 @@ def test_trusted_rows_are_found_without_the_last_search():
     assert gain > 30.0
     assert (~trusted).nonzero().squeeze(-1).tolist() == list(range(OUTLIERS))
     fit_trimmed(fitted)
-    assert torch.equal(trusted_rows(fitted), trusted)
+    assert torch.equal(trimmed_at(fitted).trusted, trusted)
     assert isinstance(model.weight, Constant)
 
 

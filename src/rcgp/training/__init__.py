@@ -12,7 +12,6 @@ from rcgp.training.trimmed import (
     fit_to_rows,
     fit_trimmed,
     judge_rows,
-    trusted_rows,
 )
 
 __all__ = [
@@ -29,5 +28,4 @@ __all__ = [
     "fit_to_rows",
     "fit_trimmed",
     "judge_rows",
-    "trusted_rows",
 ]

@@ -37,7 +37,6 @@ __all__ = [
     "fit_trimmed",
     "judge_rows",
     "trimmed_at",
-    "trusted_rows",
 ]
 
 # Multiples of the first lengthscales that searches begin with, and their noise variance as a part of the squared
@@ -163,11 +162,6 @@ def fit_to_rows(
         report, parameters = max(ends, key=lambda end: end[0].value)
         restore_hyperparameters(model, parameters)
         return replace(report, evaluations=climber.evaluations, starts=tuple(end[0].value for end in ends))
-
-
-def trusted_rows(model: RCGP) -> Tensor:
-    """Who is trusted at the hyperparameters of a model in double precision, ``n`` flags. Cost O(n³)."""
-    return trimmed_at(model).trusted
 
 
 def judge_rows(model: RCGP, trusted: Tensor) -> tuple[Tensor, float]:
