@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 
 import gpytorch
 import pytest
 import torch
 from botorch.exceptions.warnings import InputDataWarning
+from botorch.models import SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize, Warp
 
 from rcgp.botorch import RobustStandardize, SingleTaskRCGP
@@ -96,3 +98,15 @@ def pseudo_data(model):
         gain = trimmed.variance / noise
         z = y + noise * 32.0 * gain * u**31 / (trimmed.threshold * (1.0 + gain * u**32))
         return K, m, z, noise * (1.0 + gain * u**32)
+
+
+def ordinary_gp(model, z, r):
+    """BoTorch's GP of pseudo-observations ``... x n`` with pseudo-noises, and the prior of a model of one output."""
+    return SingleTaskGP(
+        model.train_inputs[0],
+        z.unsqueeze(-1),
+        train_Yvar=r.unsqueeze(-1),
+        covar_module=copy.deepcopy(model.covar_module),
+        mean_module=copy.deepcopy(model.mean_module),
+        outcome_transform=None,
+    ).eval()

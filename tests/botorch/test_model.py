@@ -19,7 +19,17 @@ from botorch.utils.datasets import SupervisedDataset
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 import reference
-from problems_of_botorch import OUTLIERS, ROWS, D, make_data, make_model, pseudo_data, set_hyperparameters, state_of
+from problems_of_botorch import (
+    OUTLIERS,
+    ROWS,
+    D,
+    make_data,
+    make_model,
+    ordinary_gp,
+    pseudo_data,
+    set_hyperparameters,
+    state_of,
+)
 from rcgp.botorch import SingleTaskRCGP
 from rcgp.weights import Constant, InverseMultiquadric
 
@@ -47,17 +57,9 @@ class TestPosterior:
     def test_is_that_of_the_ordinary_gp_of_pseudo_data(self, x, batch, known):
         arguments = {"train_Yvar": variances(batch)} if known else {}
         model = make_model(*make_data(batch=batch), outcomes="none", **arguments)
-        X = model.train_inputs[0]
         _, _, z, r = pseudo_data(model)
         assert (r[..., OUTLIERS] > 1e3 * r.amin()).all()  # the pseudo-data are not those of the ordinary GP of y
-        gp = SingleTaskGP(
-            X,
-            z.unsqueeze(-1),
-            train_Yvar=r.unsqueeze(-1),
-            covar_module=copy.deepcopy(model.covar_module),
-            mean_module=copy.deepcopy(model.mean_module),
-            outcome_transform=None,
-        )
+        gp = ordinary_gp(model, z, r)
         assert_same(model.posterior(x), gp.posterior(x), 1e-8)
         covariance, expected = (some.posterior(x).distribution.covariance_matrix for some in (model, gp))
         torch.testing.assert_close(covariance, expected, rtol=1e-8, atol=1e-8)

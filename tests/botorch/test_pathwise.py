@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
@@ -17,7 +15,7 @@ from botorch.sampling.pathwise import (
     get_matheron_path_model,
 )
 
-from problems_of_botorch import OUTLIERS, D, make_data, make_model, pseudo_data
+from problems_of_botorch import OUTLIERS, D, make_data, make_model, ordinary_gp, pseudo_data
 from rcgp.botorch import SingleTaskRCGP
 
 DRAWS = 20_000
@@ -74,14 +72,7 @@ def test_are_botorchs_of_the_ordinary_gp_of_pseudo_data(x, batch, known):
     X, Y = make_data(batch=batch)
     model = make_model(X, Y, outcomes="none", **({"train_Yvar": torch.full_like(Y, 0.02)} if known else {}))
     _, _, z, r = pseudo_data(model)
-    gp = SingleTaskGP(
-        X,
-        z.unsqueeze(-1),
-        train_Yvar=r.unsqueeze(-1),
-        covar_module=copy.deepcopy(model.covar_module),
-        mean_module=copy.deepcopy(model.mean_module),
-        outcome_transform=None,
-    ).eval()
+    gp = ordinary_gp(model, z, r)
     found, expected = (seeded(draw_matheron_paths, some, torch.Size([7]))(x) for some in (model, gp))
     assert found.shape == (7, *batch, 5)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)

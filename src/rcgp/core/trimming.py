@@ -3,9 +3,13 @@
 A row is rejected where the trusted rows contradict it: where it lies more than six standard deviations S_i from μ_i,
 their prediction of it. No function is quite a sample of its prior, and three or four are common where it is steep.
 Where the others say little of f(x_i), more than a quarter of the prior variance being left, they cannot contradict it,
-and it is rejected only beyond ten. Rows are rejected one at a time, because an outlier makes
-its neighbours look bad, too: first those that the prior rules out, then the worst; at last those that the trusted rows
-predict after all are taken back. Rejecting row i from A = (K + R)⁻¹ and taking it back are updates of rank one::
+and it is rejected only beyond ten.
+
+Rows are rejected one at a time, because an outlier makes its neighbours look bad, too: first those that the prior rules
+out, then the worst; at last those that the trusted rows predict after all are taken back. That begins from everyone,
+and there ends where two outliers side by side confirm each other. So where any row is rejected it also begins from the
+rows that annealing trusts (:mod:`rcgp.core.annealing`), and the end that makes all rows more likely is taken. Rejecting
+row i from A = (K + R)⁻¹ and taking it back are updates of rank one::
 
     A − a aᵀ/A_ii,    a = A_·i,
     A + g gᵀ/S_i²,    μ + c (e_i − μ_i)/S_i²,    S² − c²/S_i²,    c = K_·i − K g,    g = A K_·i, then with g_i = −1.

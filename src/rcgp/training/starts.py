@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models.defaults import robust_spread
 from rcgp.training.adaptive_report import LIMIT
 from rcgp.training.course import ROUGH, Course
@@ -126,5 +127,8 @@ def by_trimming(course: Course, trusted: Tensor) -> Tensor:
 
 
 def _log_density(course: Course, trusted: Tensor) -> float:
-    """Log density of all rows at the present hyperparameters."""
-    return course.evidence(trusted) * int(trusted.sum()) + judge_rows(course.model, trusted)[1]
+    """Log density of all rows at the present hyperparameters; minus infinity where it cannot be computed."""
+    try:
+        return course.evidence(trusted) * int(trusted.sum()) + judge_rows(course.model, trusted)[1]
+    except NotPositiveDefiniteError:
+        return -math.inf
