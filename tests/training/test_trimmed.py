@@ -9,9 +9,9 @@ from rcgp.core.trimming import trim
 from rcgp.models.constraints import Between
 from rcgp.models.defaults import add_weak_priors, robust_spread
 from rcgp.training import FitError, find_trusted, fit_to_rows, fit_trimmed
+from rcgp.training.climbing import trimmed_at
 from rcgp.training.rows import evidence_of
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
-from rcgp.training.trimmed import trimmed_at
 from rcgp.weights import Constant, Rejection
 
 ROWS, OUTLIERS = 60, 12

@@ -27,8 +27,8 @@ from rcgp.training import (
     fit_to_rows,
     judge_rows,
 )
+from rcgp.training.climbing import MARGIN
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
-from rcgp.training.trimmed import MARGIN
 
 __all__ = ["fit_standardised", "may_be_standardised"]
 

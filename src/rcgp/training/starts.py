@@ -13,12 +13,13 @@ from torch import Tensor
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models.defaults import robust_spread
 from rcgp.training.adaptive_report import LIMIT
+from rcgp.training.climbing import MARGIN, trimmed_at
 from rcgp.training.course import ROUGH, Course
 from rcgp.training.fit import FitError
 from rcgp.training.neighbours import ask_neighbours
 from rcgp.training.rows import evidence_of, robust_spread_of
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales
-from rcgp.training.trimmed import MARGIN, find_trusted, judge_rows, trimmed_at
+from rcgp.training.trimmed import find_trusted, judge_rows
 
 __all__ = ["by_trimming", "from_everyone", "from_neighbours", "with_shorter_lengthscales"]
 
