@@ -31,6 +31,7 @@ from torch import Tensor
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.training.fit import FitError, FitReport
+from rcgp.training.search_units import Logarithms, Plain
 
 __all__ = ["QuickEvidence"]
 
@@ -140,7 +141,7 @@ class QuickEvidence:
         """
         began, start, some = time.perf_counter(), self._read(), self._rows(rows)
         free, count = self._free(), max(some.y.size, 1)
-        units = _Logarithms() if logarithms else _Plain(start.size - 1, self.unit)
+        units = Logarithms() if logarithms else Plain(start.size - 1, self.unit)
         best = self._evaluate(start, some)
         if not math.isfinite(best[0]):
             residual = self.model.residual().detach().abs()
@@ -261,47 +262,6 @@ def _squares(model: RCGP) -> Array:
     with np.errstate(over="ignore"):
         squares: Array = np.square(X[:, None, :] - X[None, :, :]).transpose(2, 0, 1)
     return squares
-
-
-class _Logarithms:
-    """The units that hyperparameters are kept in here: logarithms, and the mean over the scatter of y."""
-
-    memory = 30
-
-    def of(self, x: Array) -> Array:
-        return x
-
-    def to_logarithms(self, part: Array, free: NDArray[np.bool_]) -> Array:
-        return part
-
-    def slope(self, x: Array, gradient: Array) -> Array:
-        return gradient
-
-
-class _Plain:
-    """Hyperparameters and the mean themselves.
-
-    Args:
-        count: of hyperparameters, before the mean.
-        unit: of the mean.
-    """
-
-    memory = 10  # SciPy's default
-
-    def __init__(self, count: int, unit: float) -> None:
-        self.count, self.unit = count, unit
-
-    def of(self, x: Array) -> Array:
-        return np.concatenate([np.exp(x[..., : self.count]), self.unit * x[..., self.count :]], axis=-1)
-
-    def to_logarithms(self, part: Array, free: NDArray[np.bool_]) -> Array:
-        whole = np.ones(self.count + 1)
-        whole[free] = part
-        return np.append(np.log(whole[: self.count]), whole[self.count] / self.unit)[free]
-
-    def slope(self, x: Array, gradient: Array) -> Array:
-        slope: Array = gradient * np.append(np.exp(-x[: self.count]), 1.0 / self.unit)
-        return slope
 
 
 def _shape_of(kernel: gpytorch.kernels.Kernel) -> str | None:
