@@ -24,7 +24,8 @@ class White(k.Kernel):
 
 KERNELS = {
     "ard": lambda: k.ScaleKernel(k.RBFKernel(ard_num_dims=3)),
-    "isotropic": lambda: k.RBFKernel(),
+    "one lengthscale": lambda: k.ScaleKernel(k.RBFKernel()),
+    "not scaled": lambda: k.RBFKernel(),
     "sum": lambda: k.ScaleKernel(k.MaternKernel(nu=2.5)) + k.RQKernel(),
     "product of some columns": lambda: k.RBFKernel(active_dims=[0, 2]) * k.PeriodicKernel(active_dims=[1]),
     "not stationary": lambda: k.LinearKernel() + k.RBFKernel(),
@@ -51,8 +52,36 @@ def test_blocks_are_used_for_known_kernels_only(monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 3)
     X = torch.randn(17, 3, dtype=torch.float64)
     name = "_BlockwiseKernelMatrixBackward"
-    assert kernel_matrix(KERNELS["ard"]().double(), X).grad_fn.name() == name
+    assert kernel_matrix(KERNELS["ard"]().double(), X).grad_fn.name() == "_SquaredExponentialMatrixBackward"
+    assert kernel_matrix(KERNELS["sum"]().double(), X).grad_fn.name() == name
     assert kernel_matrix(KERNELS["a user's"]().double(), X).grad_fn.name() != name
+
+
+@pytest.mark.parametrize("name", ["ard", "one lengthscale"])
+def test_the_gradient_of_a_squared_exponential_by_brute_force(name):
+    """Entry by entry, with inputs far from the origin and lengthscales much shorter than their range."""
+    kernel = KERNELS[name]().double()
+    X = 100.0 + torch.randn(9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kernel.base_kernel.lengthscale = 0.3 * torch.ones_like(kernel.base_kernel.lengthscale)
+    kernel.outputscale = torch.tensor(2.5, dtype=torch.float64)
+    G = torch.randn(9, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = torch.autograd.grad(kernel_matrix(kernel, X), list(kernel.parameters()), G)
+    lengthscale, scale = kernel.base_kernel.lengthscale, kernel.outputscale
+    total = sum(
+        G[i, j] * scale * torch.exp(-0.5 * ((X[i] - X[j]) / lengthscale.squeeze(0)).square().sum())
+        for i in range(9)
+        for j in range(9)
+    )
+    for ours, expected in zip(found, torch.autograd.grad(total, list(kernel.parameters())), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_inputs_that_need_a_gradient_get_theirs():
+    X = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    kernel = KERNELS["ard"]().double()
+    G = torch.randn(5, 5, dtype=torch.float64)
+    ours, theirs = kernel_matrix(kernel, X), kernel(X).to_dense()
+    torch.testing.assert_close(torch.autograd.grad(ours, X, G)[0], torch.autograd.grad(theirs, X, G)[0])
 
 
 def test_fixed_parameters_get_no_gradient(monkeypatch):
