@@ -51,7 +51,7 @@ def test_progress_is_shown_by_step(capsys):
     fit_chunks(chunks_of(X, Y, rows=50), Serial(), inducing=10, fit_rows=40, polish=2, progress=True)
     out, err = capsys.readouterr()
     assert out == ""
-    lines = [line.split("\r")[-1].strip() for line in err.rstrip("\n").split("\n")]
+    lines = err.splitlines()
     assert [line.partition(":")[0] for line in lines] == [*STEPS[:3], "polish", "all rows"]
     assert "evaluations, best" in lines[1]
     assert "evaluations, best" in lines[3]

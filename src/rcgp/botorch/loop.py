@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from rcgp.botorch.box import Box
 from rcgp.botorch.result import Evaluation, OptimisationResult
 from rcgp.botorch.suggesting import Belief, believe, first_point, next_point
 from rcgp.botorch.trace import Finished, Plan, Trace
+from rcgp.training.status_line import StatusLine
 
 __all__ = ["EvaluationError", "optimise"]
 
@@ -202,15 +202,16 @@ def _reporter(progress: bool | Progress, budget: int) -> Iterator[Progress]:
     if callable(progress):
         yield progress
     elif progress:
+        line = StatusLine()
 
         def show(done: int, best: float) -> None:
             found = "" if math.isnan(best) else f", best {best:.6g}"
-            print(f"\roptimise: {done} of {budget} evaluations{found} ", end="", file=sys.stderr, flush=True)
+            line.show(f"optimise: {done} of {budget} evaluations{found}")
 
         try:
             yield show
         finally:
-            print(file=sys.stderr)
+            line.end()
     else:
         yield lambda done, best: None
 

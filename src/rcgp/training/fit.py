@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from threadpoolctl import ThreadpoolController
 from rcgp.models import RCGP
 from rcgp.training.objectives import OBJECTIVES, Objective, not_chosen_by
 from rcgp.training.search import TOLERANCE, Progress, Search
+from rcgp.training.status_line import StatusLine
 
 __all__ = ["FitError", "FitReport", "fit", "in_double", "reporter", "scipy_on_one_thread"]
 
@@ -205,12 +205,11 @@ def reporter(progress: bool | Progress) -> Iterator[Progress]:
     if callable(progress):
         yield progress
     elif progress:
+        line = StatusLine()
         try:
-            yield lambda evaluations, best: print(
-                f"\rfit: {evaluations} evaluations, best {best:.6g} ", end="", file=sys.stderr, flush=True
-            )
+            yield lambda evaluations, best: line.show(f"fit: {evaluations} evaluations, best {best:.6g}")
         finally:
-            print(file=sys.stderr)
+            line.end()
     else:
         yield lambda evaluations, best: None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import TypeVar
 
 from rcgp.chunks import Chunk, Chunks, Engine, Serial, Threads
 from rcgp.training.search import Progress
+from rcgp.training.status_line import StatusLine
 
 __all__ = ["Stages"]
 
@@ -97,19 +97,14 @@ class _Shown:
     """Steps, passes and evaluations on standard error, one line for each step."""
 
     def __init__(self) -> None:
-        self._name, self._width = "fit", 0
+        self._name, self._line = "fit", StatusLine()
 
     def __call__(self, evaluations: int, best: float) -> None:
-        self._show(f"{self._name}: {evaluations} evaluations, best {best:.6g}")
+        self._line.show(f"{self._name}: {evaluations} evaluations, best {best:.6g}")
 
     def stage(self, name: str, done: int, total: int) -> None:
         self._name = name
-        self._show(f"{name}: {done} of {total} rows" if total else f"{name}: {done} rows" if done else name)
+        self._line.show(f"{name}: {done} of {total} rows" if total else f"{name}: {done} rows" if done else name)
 
     def end(self) -> None:
-        print(file=sys.stderr)
-        self._width = 0
-
-    def _show(self, text: str) -> None:
-        print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
-        self._width = len(text)
+        self._line.end()
