@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import reference
-from rcgp.core.trimming import trim
+from rcgp.core.trimming import outlier_log_odds, trim
 
 SHARE, WIDTH, CONTRADICTED, MOST, UNKNOWN, RULED_OUT, TOO_FEW = 0.1, 3.0, 6.0, 0.4, 0.25, 10.0, 2
 
@@ -105,6 +105,11 @@ def test_equals_the_rule_with_inverted_matrices(seed, size, noise):
     np.testing.assert_array_equal(trimmed.trusted, expected[0])
     for values, twin in zip(trimmed[1:], expected[1:], strict=True):
         np.testing.assert_allclose(values, twin, rtol=1e-7, atol=1e-9)
+
+
+def test_what_rejecting_a_row_is_worth_is_known_without_trimming():
+    K, e, r = make_problem()
+    assert torch.equal(outlier_log_odds(*map(torch.as_tensor, (e, r))), trim_of(K, e, r).log_odds)
 
 
 def test_known_noises_count():

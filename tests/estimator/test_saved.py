@@ -173,7 +173,6 @@ def test_a_pickle_is_not_read(saved):
         lambda d, t: t.update({"outputs.0.train_y": torch.zeros(3)}),
         lambda d, t: t.update({"outputs.0.raw_noise": torch.zeros(7)}),
     ],
-    ids=str,
 )
 def test_nonsense_with_a_good_checksum_is_a_clear_error(saved, spoil):
     description, tensors = read_archive(saved)
@@ -271,7 +270,6 @@ def test_a_sparse_model_that_is_not_fitted_is_refused(tmp_path):
         lambda d, t: t.pop("model.loo_std"),
         lambda d, t: t.update({"model.more": torch.ones(3)}),
     ],
-    ids=str,
 )
 def test_nonsense_about_a_sparse_model_is_a_clear_error(tmp_path, spoil):
     path = tmp_path / "model.rcgp"

@@ -347,6 +347,27 @@ def test_most_observations_equal():
     assert torch.equal(untrusted(model), y == 1.0)
 
 
+def test_copies_of_rows_do_not_say_that_there_is_no_noise():
+    """As after a bad join: inputs and observations repeat, outlying ones, too."""
+    X, y, outlying = smooth(100, 2, 0.05, 0)
+    copied = torch.arange(0, 100, 2)
+    twice = torch.cat([X, X[copied]]), torch.cat([y, y[copied]])
+    model, _ = adapted(*twice)
+    assert torch.equal(untrusted(model), torch.cat([outlying, outlying[copied]]))
+    assert 0.07 < model.noise.sqrt().item() < 0.15
+    course = Course(model, Parts(), 10, lambda *told: None)
+    assert course.distinct.tolist() == [True] * 100 + [False] * 50
+
+
+def test_fewer_than_thirty_rows_are_fitted_by_evidence():
+    """The leave-one-out score of so few fits their noise."""
+    report = adapted(*sine(29))[1]
+    assert report.rounds[-1].name == "finish"
+    expected, _ = adapted(*sine(29), Parts(leave_one_out=False))
+    assert same(snapshot(adapted(*sine(29))[0]), snapshot(expected))
+    assert "afresh" in [step.name for step in adapted(*sine(30))[1].rounds]
+
+
 def test_duplicate_rows():
     """Every place is measured twice, and five rows are there a third time, to the bit."""
     X, y = sine(50)
@@ -557,7 +578,7 @@ def test_the_last_search_begins_afresh_where_that_is_ahead(monkeypatch):
 
     def finish_stuck(model, objective, **options):
         """The search that follows the rounds gets nowhere, as in a poor maximum."""
-        stuck = getattr(objective, "__name__", "") == "leave_out_score" and not reached
+        stuck = "leave-one-out score" in getattr(objective, "__name__", "") and not reached
         if stuck:
             with torch.no_grad():
                 model.noise = model.noise * 30.0
@@ -619,6 +640,53 @@ def test_an_attempt_that_fails_changes_nothing(name, monkeypatch):
     monkeypatch.setattr(Course, "search", failing)
     model, _ = adapted(X, y, Parts(calibration=False))
     assert tried
+    assert same(snapshot(model), snapshot(expected))
+
+
+def smooth(n, d, share, seed, sides=(-1.0, 1.0)):
+    """A function of several inputs with noise 0.1, where a share of the rows is off by one to four, and their flags."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(-1, 1, (n, d))
+    y = np.sin(3 * X[:, 0]) + X[:, 1] ** 2 + 0.3 * X[:, 2:].sum(axis=1) + 0.1 * random.standard_normal(n)
+    rows, count = random.permutation(n), round(share * n)
+    y[rows[:count]] += random.uniform(1, 4, count) * random.choice(sides, count)
+    outlying = torch.zeros(n, dtype=torch.bool)
+    outlying[rows[:count]] = True
+    return torch.tensor(X), torch.tensor(y), outlying
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rounds_go_on_as_long_as_outliers_lose_trust_little_by_little(seed, monkeypatch):
+    """A fifth of the rows, off by as much as the function varies, makes noise behind which most of them hide."""
+    X, y, outlying = smooth(300, 5, 0.2, seed)
+    model, report = adapted(X, y)
+    assert torch.equal(untrusted(model), outlying)
+    assert [step.name for step in report.rounds].count("settle") > 4
+    monkeypatch.setattr("rcgp.training.course._SHRINKING", 4)
+    other, _ = adapted(X, y, Parts(core=False))
+    assert not (untrusted(other) & outlying).any()
+
+
+@pytest.mark.parametrize(("n", "d", "share", "sides"), [(300, 10, 0.3, (-1.0, 1.0)), (300, 5, 0.3, (1.0,))])
+def test_many_outliers_within_their_own_noise_are_found_from_the_core(n, d, share, sides):
+    X, y, outlying = smooth(n, d, share, 0, sides)
+    model, report = adapted(X, y)
+    assert torch.equal(untrusted(model), outlying)
+    assert "core" in [step.name for step in report.rounds]
+    other, _ = adapted(X, y, Parts(core=False))
+    assert not (untrusted(other) & outlying).any()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_tail_that_is_real_is_not_called_outliers(seed):
+    """Noise that differs a hundredfold from place to place: its residuals have the heaviest of tails."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(-1, 1, (300, 2))
+    y = np.sin(3 * X[:, 0]) + 0.2 * np.exp(3 * X[:, 1] - 2) * random.standard_normal(300)
+    X, y = torch.tensor(X), torch.tensor(y)
+    model, report = adapted(X, y)
+    assert [step.name for step in report.rounds].count("core") == 1  # one round was enough to see
+    expected, _ = adapted(X, y, Parts(core=False))
     assert same(snapshot(model), snapshot(expected))
 
 

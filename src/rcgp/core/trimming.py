@@ -29,7 +29,7 @@ from rcgp.core.loo import leave_one_out
 from rcgp.core.pseudo import PseudoData
 from rcgp.weights import smallest_weight
 
-__all__ = ["UNKNOWN", "Trimmed", "trim"]
+__all__ = ["UNKNOWN", "Trimmed", "outlier_log_odds", "trim"]
 
 # Standard deviations within which no row is rejected: in general, and where little is known.
 _CONTRADICTED, _RULED_OUT = 6.0, 10.0
@@ -59,8 +59,7 @@ class Trimmed(NamedTuple):
         threshold: distance from its mean beyond which an observation is not trusted. It depends on the row's own y only
             as far as who is trusted does.
         unknown: share of the prior variance of f that is left at the row's place.
-        log_odds: log ε/(1 − ε) + log q(e_i), what rejecting a row is worth: that a row is an outlier has probability
-            ε, and its distribution q is a Cauchy one around the prior mean, three times as wide as the rows scatter.
+        log_odds: what rejecting a row is worth, :func:`outlier_log_odds`.
     """
 
     trusted: Tensor
@@ -88,7 +87,7 @@ def trim(K: Tensor, residual: Tensor, row_noise: Tensor) -> Trimmed:
     K, e, r = broadcast(K, residual, row_noise)
     s, width = r.rsqrt(), _width(e, r)
     e = _bounded(e, width)
-    log_odds = _LOG_ODDS - math.log(math.pi) - width.log() - (e / width).square().log1p()
+    log_odds = _log_odds(e, width)
     # In double precision: errors of updates add up.
     trusted = _trusted(*(tensor.detach().double() for tensor in (K, e, r, width, log_odds)))
     # From the beginning, too. A row without weight is predicted by the others.
@@ -100,6 +99,27 @@ def trim(K: Tensor, residual: Tensor, row_noise: Tensor) -> Trimmed:
     unknown = latent / prior.clamp_min(torch.finfo(e.dtype).tiny)  # of nothing nothing is left
     threshold = _limit(latent, prior) * variance.sqrt()
     return Trimmed(trusted, mean, variance, threshold, unknown, log_odds)
+
+
+def outlier_log_odds(residual: Tensor, row_noise: Tensor) -> Tensor:
+    """log ε/(1 − ε) + log q(e_i), what rejecting a row is worth, beside the evidence of those that are trusted.
+
+    That a row is an outlier has probability ε, and its distribution q is a Cauchy one around the prior mean, three
+    times as wide as the rows scatter.
+
+    Args:
+        residual: ``... x n`` residuals e from the prior mean.
+        row_noise: ``... x n`` noise variances r.
+
+    Returns:
+        ``... x n`` numbers. Cost O(n log n).
+    """
+    width = _width(residual, row_noise)
+    return _log_odds(_bounded(residual, width), width)
+
+
+def _log_odds(e: Tensor, width: Tensor) -> Tensor:
+    return _LOG_ODDS - math.log(math.pi) - width.log() - (e / width).square().log1p()
 
 
 def _width(e: Tensor, r: Tensor) -> Tensor:

@@ -5,14 +5,16 @@ inflate. Here the centre of row i is what all other rows predict there, which do
 holds exactly, given the centres. Who is trusted and what is predicted depend on each other and are found in rounds:
 
 1. Rows near the prior mean, on the scale of their spread, are trusted.
-2. Settle, in at most four rounds: hyperparameters by the evidence of the trusted rows; then leave-one-out predictions
+2. Settle, in a few rounds: hyperparameters by the evidence of the trusted rows; then leave-one-out predictions
    with standard deviations S_i, weights centred on them with the threshold 3 S_i, and the rows within it are trusted.
 3. If that predicts rows worse than the median of their neighbours does (many outliers), start again from those medians.
 4. If hardly anything was learned, the function may be faster than the first lengthscales: try shorter ones.
 5. If an ordinary GP of all rows predicts them better (rows were rejected that are none), start again from that.
-6. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`).
-7. Rejected rows that crowd together are judged by the rows outside (:mod:`rcgp.training.contested`).
-8. Hyperparameters by the leave-one-out score of the trusted rows, from where the rounds ended or, if a few steps from
+6. If the residuals may be those of good rows and of many outliers, start again from the half that is predicted best;
+   with few rows, from those that are trusted by evidence.
+7. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`).
+8. Rejected rows that crowd together are judged by the rows outside (:mod:`rcgp.training.contested`).
+9. Hyperparameters by the leave-one-out score of the trusted rows, from where the rounds ended or, if a few steps from
    the first ones score better, from there; and standard deviations checked on halves of the data
    (:mod:`rcgp.training.calibration`).
 """
@@ -33,17 +35,18 @@ from rcgp.training.contested import contested_rows, judge
 from rcgp.training.course import REPEATS, ROUGH, Course, Parts
 from rcgp.training.fit import FitReport, in_double, reporter
 from rcgp.training.objectives import Objective
-from rcgp.training.rows import Prediction, evidence_of, leave_out_score_of
+from rcgp.training.rows import Prediction, leave_out_score_of, ordinary_score_of
 from rcgp.training.search import Progress
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
-from rcgp.training.starts import by_trimming, from_everyone, from_neighbours, with_shorter_lengthscales
+from rcgp.training.starts import by_trimming, from_core, from_everyone, from_neighbours, with_shorter_lengthscales
 from rcgp.training.tails import fit_tail
 from rcgp.weights import Plateau
 
 __all__ = ["Parts", "centre_on", "fit_adaptive"]
 
-# Share of rows with the inputs of another one above which leave-one-out scores mean little.
-_TWINS = 0.05
+# Share of rows with the inputs of another one above which leave-one-out scores mean little, and the number of rows from
+# which on they mean something: of ten rows, 95 % intervals would hold 60 to 80 % instead of 85.
+_TWINS, _FEWEST = 0.05, 30
 
 # Tolerance of the searches in the end, and in halves of the data, where so many iterations are enough.
 _FINE, _HALF, _HALF_ITERATIONS = 1e-6, 1e-5, 18
@@ -143,6 +146,8 @@ def _run(course: Course) -> FitReport:
         trusted = with_shorter_lengthscales(course, trusted)
     if course.parts.everyone and not bool(trusted.all()):
         trusted = from_everyone(course, trusted, residual)
+    if course.parts.core:
+        trusted = from_core(course, trusted)
     if course.parts.trimming:
         trusted = by_trimming(course, trusted)
     trusted, prediction = _draw_line(course, trusted)
@@ -178,7 +183,7 @@ def _judge(course: Course, trusted: Tensor, prediction: Prediction) -> tuple[Ten
     parameters = hyperparameters_of(course.model)
     restore_hyperparameters(course.model, course.first)
     outside = trusted & ~region
-    fitted = course.attempt("outside", evidence_of(outside), outside, ROUGH)
+    fitted = course.attempt("outside", course.evidence_of(outside), outside, ROUGH)
     verdict = None if fitted is None else judge(course.model, trusted, region, LIMIT)
     if verdict is None:
         restore_hyperparameters(course.model, parameters)
@@ -193,8 +198,8 @@ def _judge(course: Course, trusted: Tensor, prediction: Prediction) -> tuple[Ten
 
 def _finish(course: Course, trusted: Tensor) -> FitReport:
     """The last hyperparameters."""
-    if not course.parts.leave_one_out or _has_twins(course, trusted):
-        return course.search("finish", evidence_of(trusted), trusted, _FINE)
+    if _by_evidence(course, trusted):
+        return course.search("finish", course.evidence_of(trusted), trusted, _FINE)
     objective = leave_out_score_of(trusted)
     last = course.search("finish", objective, trusted, _FINE)
     return _try_afresh(course, last, objective, trusted) if course.parts.afresh else last
@@ -216,15 +221,18 @@ def _try_afresh(course: Course, last: FitReport, objective: Objective, trusted: 
     return course.search("afresh", objective, trusted, _FINE)
 
 
-def _has_twins(course: Course, trusted: Tensor) -> bool:
-    """Whether inputs repeat: then rows are predicted by their twins, and leave-one-out says nothing of the rest."""
+def _by_evidence(course: Course, trusted: Tensor) -> bool:
+    """Whether leave-one-out scores mean little: of few rows, or where inputs repeat and twins predict each other."""
     X = course.model.train_X[trusted]
-    return len(np.unique(X.cpu().numpy(), axis=0)) < (1.0 - _TWINS) * len(X)
+    few = not course.parts.leave_one_out or len(X) < _FEWEST
+    return few or len(np.unique(X.cpu().numpy(), axis=0)) < (1.0 - _TWINS) * len(X)
 
 
 def _calibrate(course: Course, trusted: Tensor) -> None:
-    def choose(objective: Objective) -> None:
-        course.search("half", objective, None, _HALF, _HALF_ITERATIONS)
+    objective_of = course.evidence_of if _by_evidence(course, trusted) else ordinary_score_of
+
+    def choose(rows: Tensor) -> None:
+        course.search("half", objective_of(rows), None, _HALF, _HALF_ITERATIONS)
 
     score = course.predict().score(course.y)
     course.calibration = scale_variance(course.model, excess_variance(course.model, trusted, score, choose))

@@ -44,9 +44,9 @@ class AdaptiveReport(FitReport):
         reach: the thresholds in standard deviations of the final model, as a rule (their median).
     """
 
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[Round, ...] = field(default=(), repr=False)
     settled: bool = True
-    tail: Tail = field(default_factory=lambda: Tail(math.inf, 1.0, LIMIT))
+    tail: Tail = field(default_factory=lambda: Tail(math.inf, 1.0, LIMIT), repr=False)
     contested: int = 0
     calibration: float = 1.0
     reach: float = LIMIT

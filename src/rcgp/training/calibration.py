@@ -20,8 +20,7 @@ from rcgp.models import RCGP
 from rcgp.models.constraints import above
 from rcgp.models.defaults import is_unit_scale
 from rcgp.training.fit import FitError
-from rcgp.training.objectives import Objective
-from rcgp.training.rows import ordinary_score_of, predict_from
+from rcgp.training.rows import predict_from
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
 
 __all__ = ["excess_variance", "scale_variance"]
@@ -29,8 +28,8 @@ __all__ = ["excess_variance", "scale_variance"]
 # With fewer trusted rows a 95 % quantile means nothing.
 _FEWEST = 20
 
-#: Chooses hyperparameters by an objective, from the present ones.
-Choose = Callable[[Objective], object]
+#: Chooses hyperparameters by some of the rows, from the present ones.
+Choose = Callable[[Tensor], object]
 
 
 def excess_variance(model: RCGP, trusted: Tensor, leave_one_out: Tensor, choose: Choose) -> float:
@@ -40,7 +39,7 @@ def excess_variance(model: RCGP, trusted: Tensor, leave_one_out: Tensor, choose:
         model: fitted.
         trusted: ``n`` flags of the rows that are no outliers.
         leave_one_out: ``n`` standardised leave-one-out residuals.
-        choose: a fit.
+        choose: a fit to rows, ``n`` flags.
     """
     if int(trusted.sum()) < _FEWEST:
         return 1.0
@@ -48,7 +47,7 @@ def excess_variance(model: RCGP, trusted: Tensor, leave_one_out: Tensor, choose:
     apart = []
     try:
         for seen in _halves(model, trusted):
-            choose(ordinary_score_of(seen))
+            choose(seen)
             unseen = trusted & ~seen
             apart.append(predict_from(model, seen).score(model.train_y)[unseen])
             restore_hyperparameters(model, before)

@@ -185,7 +185,7 @@ def _rows_among_all(sample: Sample) -> Iterator[None]:
     try:
         yield
     except FitError as error:
-        raise FitError(error.reason, row=int(sample.numbers[error.row])) from error
+        raise FitError(error.reason, int(sample.numbers[error.row]), error.clue) from error
 
 
 def _choose(model: RCGP, adaptive: bool, max_iterations: int, progress: bool | Progress) -> FitReport:

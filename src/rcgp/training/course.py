@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,9 +21,9 @@ from rcgp.weights import Plateau
 
 __all__ = ["REPEATS", "ROUGH", "Course", "Parts"]
 
-# How often hyperparameters and weights follow each other at most, and the share of rows that may still change sides
-# when that ends.
-_ROUNDS, _SETTLED = 4, 0.01
+# How often hyperparameters and weights follow each other at most; how often, if each time fewer rows are trusted; and
+# the share of rows that may still change sides when that ends.
+_ROUNDS, _SHRINKING, _SETTLED = 4, 12, 0.01
 
 #: How often weights follow predictions at the same hyperparameters.
 REPEATS = 2
@@ -39,6 +40,7 @@ class Parts:
         neighbours: start again from the medians of neighbours where the rounds went wrong.
         shorter: try shorter lengthscales where hardly anything was learned.
         everyone: start again from an ordinary GP of all rows where that predicts better.
+        core: start again from the half that is predicted best where residuals have the heaviest of tails.
         trimming: of few rows, start again from those that are trusted by evidence where that is more likely.
         tail: take the threshold from the tail of the residuals; without, it is three standard deviations.
         contested: have rows outside judge rejected rows that crowd together.
@@ -50,6 +52,7 @@ class Parts:
     neighbours: bool = True
     shorter: bool = True
     everyone: bool = True
+    core: bool = True
     trimming: bool = True
     tail: bool = True
     contested: bool = True
@@ -64,6 +67,7 @@ class Course:
     def __init__(self, model: RCGP, parts: Parts, max_iterations: int, report: Progress) -> None:
         self.model, self.parts, self.max_iterations, self.report = model, parts, max_iterations, report
         self.y = model.train_y
+        self.distinct = _first_of_each(torch.cat([model.train_X, self.y.unsqueeze(-1)], dim=-1))
         self.first: list[Tensor] = []
         self.rounds: list[Round] = []
         self.evaluations = self.rejected = self.contested = 0
@@ -73,16 +77,22 @@ class Course:
 
     def settle(self, name: str, trusted: Tensor) -> Tensor:
         """Hyperparameters and weights in turn. Returns the rows that are trusted in the end."""
-        for _ in range(_ROUNDS):
-            before = trusted
-            self.search(name, evidence_of(trusted), trusted, ROUGH)
-            for _ in range(REPEATS):
-                prediction = self.predict()
-                self.expect(prediction.mean, LIMIT * prediction.variance.sqrt())
-                trusted = self.within(prediction.score(self.y), LIMIT)
-            self.settled = int((trusted != before).sum()) <= _SETTLED * len(self.y)
-            if self.settled:
+        few = _SETTLED * len(self.y)
+        for done in range(1, _SHRINKING + 1):
+            before, trusted = trusted, self.follow(name, trusted)
+            self.settled = int((trusted != before).sum()) <= few
+            # Many outliers that are not far out hide behind the noise that they make, and lose trust little by little.
+            if self.settled or (done >= _ROUNDS and int(before.sum()) - int(trusted.sum()) <= few):
                 break
+        return trusted
+
+    def follow(self, name: str, trusted: Tensor) -> Tensor:
+        """One round: hyperparameters by the rows that are trusted, weights by these. Returns who is trusted then."""
+        self.search(name, self.evidence_of(trusted), trusted, ROUGH)
+        for _ in range(REPEATS):
+            prediction = self.predict()
+            self.expect(prediction.mean, LIMIT * prediction.variance.sqrt())
+            trusted = self.within(prediction.score(self.y), LIMIT)
         return trusted
 
     def attempt(
@@ -112,11 +122,19 @@ class Course:
             self.rounds.append(Round(name, report.evaluations, report.value / count, count))
         return report
 
+    def evidence_of(self, rows: Tensor) -> Objective:
+        """The evidence of rows, of each only once.
+
+        A copy of a row, inputs and observation, is no second observation. Taken for one it says that there is no noise,
+        and the more so the smaller the noise is: the evidence has no maximum.
+        """
+        return evidence_of(rows & self.distinct)
+
     def evidence(self, rows: Tensor) -> float:
         """The evidence of rows at the present hyperparameters, for each of them; minus infinity where there is none."""
         try:
             with torch.no_grad():
-                return float(evidence_of(rows)(self.model)) / int(rows.sum())
+                return float(self.evidence_of(rows)(self.model)) / int(rows.sum())
         except NotPositiveDefiniteError:
             return -math.inf
 
@@ -133,3 +151,11 @@ class Course:
         """The rows within a limit, and at least half of all."""
         size = residual.abs()
         return size <= max(limit, float(size.quantile(0.5)))
+
+
+def _first_of_each(rows: Tensor) -> Tensor:
+    """Flags of the rows that no earlier one is equal to: ``n``, for ``n x k`` numbers. Cost O(n log n)."""
+    first = np.unique(rows.detach().cpu().numpy(), axis=0, return_index=True)[1]
+    flags = torch.zeros(rows.shape[0], dtype=torch.bool, device=rows.device)
+    flags[torch.from_numpy(first).to(rows.device)] = True
+    return flags

@@ -26,18 +26,20 @@ class FitError(RuntimeError):
 
     Attributes:
         reason: what went wrong.
-        row: row of the training data that lies farthest from the prior mean: the first place to look.
+        row: row of the training data to look at first: the one that lies farthest from the prior mean, or has the clue.
+        clue: what is odd about the row, where that is not its distance from the prior mean; else empty.
     """
 
-    def __init__(self, reason: str, row: int) -> None:
-        super().__init__(reason, row)
-        self.reason, self.row = reason, row
+    def __init__(self, reason: str, row: int, clue: str = "") -> None:
+        super().__init__(reason, row, clue)
+        self.reason, self.row, self.clue = reason, row, clue
 
     def __str__(self) -> str:
-        return (
-            f"{self.reason}. Look at row {self.row}, which lies farthest from the prior mean; other starting values of "
-            "kernel and noise may help, or another prior mean"
+        clue = self.clue or (
+            "which lies farthest from the prior mean; other starting values of kernel and noise may help, or another "
+            "prior mean"
         )
+        return f"{self.reason}. Look at row {self.row}, {clue}"
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class FitReport:
     iterations: int
     seconds: float
     converged: bool
-    message: str
-    starts: tuple[float, ...]
+    message: str = field(repr=False)
+    starts: tuple[float, ...] = field(repr=False)
     hyperparameters: dict[str, list[float]] = field(repr=False)
     held: str = ""
 

@@ -48,6 +48,7 @@ def evidence_of(rows: Tensor) -> Objective:
     def evidence_of_rows(model: RCGP) -> Tensor:
         return evidence.log_marginal(_kernel(model, rows), _ordinary(model, rows)[0]) + log_prior(model)
 
+    evidence_of_rows.__name__ = "evidence of the trusted rows"  # for people: reports and errors show it
     return evidence_of_rows
 
 
@@ -70,6 +71,7 @@ def leave_out_score_of(rows: Tensor) -> Objective:
         spread = (variance + terms.row_noise)[rows]
         return loo.log_density((terms.residual[rows] - mean[rows]), spread).sum() + log_prior(model)
 
+    leave_out_score.__name__ = "leave-one-out score of the trusted rows"
     return leave_out_score
 
 
@@ -81,6 +83,7 @@ def ordinary_score_of(rows: Tensor) -> Objective:
         mean, variance = loo.leave_one_out(_kernel(model, rows), pseudo)
         return loo.log_density(pseudo.target - mean, variance + noise).sum() + log_prior(model)
 
+    ordinary_score.__name__ = "ordinary leave-one-out score of the trusted rows"
     return ordinary_score
 
 
