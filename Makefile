@@ -11,8 +11,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 demo: .venv/installed-demo
 	$(BIN)/rcgp demo
 
+# Each test runs on one thread; a worker takes about half a gigabyte.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

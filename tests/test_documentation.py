@@ -40,6 +40,9 @@ def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
     assert "adaptive = " in text
     errors = [float(error) for error in re.findall(r"(?:plain|paper|adaptive) tensor\((0\.\d+)", text)]
     assert "# {:.2f}, {:.2f} and {:.2f}".format(*errors) in code
+    own_kernel = float(re.search(r"Matérn tensor\((0\.\d+)", text)[1])
+    assert own_kernel < errors[1] / 3  # it does not follow the outliers
+    assert f"truth).abs().mean())  # {own_kernel:.2f}\nmodel.hyperparameters()" in code
     rows = re.search(r"\[ *(\d+) +(\d+) +(\d+)\]", text)
     assert f"# [{' '.join(rows.groups())}]" in code
 

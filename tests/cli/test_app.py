@@ -363,6 +363,29 @@ def test_a_fit_that_fails_names_the_row_of_the_file(tmp_path, capsys):
     assert_one_sentence(capsys, r"the fit failed: .* look at row 21, whose 'price' is 1e\+300")
 
 
+def test_a_fit_that_an_input_prevents_names_the_row_of_the_file(tmp_path, capsys):
+    size = np.random.default_rng(0).uniform(0, 6, 40)
+    table = pd.DataFrame({"size": size, "price": np.sin(size)})
+    table.loc[2, "price"] = np.nan  # dropped, so that rows of the model are not those of the file
+    table.loc[20, "size"] = 1e12
+    table.to_csv(tmp_path / "far.csv", index=False)
+    command = ("fit", tmp_path / "far.csv", "--target", "price", "--missing", "drop")
+    assert rcgp_command(*command) == 2
+    assert_one_sentence(capsys, r"the fit failed: .* look at row 21, whose column 'size' is 1e\+12, while half")
+
+
+def test_a_constant_feature_comes_last_and_has_no_lengthscale(tmp_path, capsys):
+    table = house_table()
+    table.insert(0, "country", 7)
+    table.to_csv(tmp_path / "houses.csv", index=False)
+    assert rcgp_command("fit", tmp_path / "houses.csv", "--target", "price") == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("feature"))
+    last = lines[lines.index("", start) - 1]
+    assert last.split() == ["country", "–", "7", "to", "7"]
+    assert sum(line.startswith("country") for line in lines) == 1
+
+
 def test_control_characters_in_names_are_spelt_out(tmp_path, capsys):
     table = house_table()[["size", "price"]].rename(columns={"size": "si\x1b[31mze"})
     table.to_csv(tmp_path / "t.csv", index=False)
@@ -456,6 +479,8 @@ def test_the_demo_shows_the_robust_fit_to_be_better(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     plain, robust = (float(line.split()[1]) for line in lines if line.startswith(("GP ", "RCGP ")))
     assert robust < 0.8 * plain
+    wide, narrow = (float(line.split()[4]) for line in lines if line.startswith(("GP ", "RCGP ")))
+    assert any(f"it is {wide / narrow:.0f} times as wide" in line for line in lines)
     first = next(line.split() for line in lines if line.endswith("outlier"))
     table = pd.read_csv(tmp_path / "build" / "demo.csv")
     assert float(first[1]) == pytest.approx(table["y"][int(first[0]) - 1], rel=1e-3)  # rows count from 1

@@ -148,6 +148,25 @@ def test_bad_values_are_named_by_row_and_column(bad):
         RCGPRegressor().fit(X, y)
 
 
+def test_words_among_numbers_are_named_by_column_and_row():
+    X, y = make_table()
+    frame = pd.DataFrame({"length": X[:, 0], "colour": pd.Categorical(np.where(np.arange(60) < 4, "1", "red"))})
+    named = r"X must be numbers, but column 'colour' in row 4 is 'red'; encode the column, as OneHotEncoder"
+    with pytest.raises(ValueError, match=named):
+        RCGPRegressor().fit(frame, y)
+    with pytest.raises(ValueError, match="X must be numbers, but column 1 in row 4 is 'red'"):
+        RCGPRegressor().fit(frame.to_numpy(dtype=object), y)
+    model = RCGPRegressor(centre="prior", objective=None).fit(X, y)
+    with pytest.raises(ValueError, match="X must be numbers, but column 0 in row 1 is 'long'"):
+        model.predict(np.array([["1", "2"], ["long", "2"]]))
+    words = ["low" if i == 7 else "3" for i in range(60)]
+    for given in (words, pd.Series(words)):
+        with pytest.raises(ValueError, match=r"y must be numbers, but row 7 is 'low'$"):
+            RCGPRegressor().fit(X, given)
+    with pytest.raises(ValueError, match=r"y must be numbers, but column 'price' in row 7 is 'low'$"):
+        RCGPRegressor().fit(X, pd.DataFrame({"size": y, "price": words}))
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -426,6 +427,22 @@ def test_a_failed_fit_names_the_row_of_the_table():
         with pytest.raises(rcgp.FitError, match="Look at row 21"):
             RCGPRegressor(centre="prior", **arguments).fit(X, y, sample_weight=weights)
         assert RCGPRegressor(**arguments).fit(X, y, sample_weight=weights).outliers_[21]
+
+
+@pytest.mark.parametrize("centre", ["adaptive", "prior"])
+@pytest.mark.parametrize("size", [1e12, -1e300])
+def test_a_fit_that_an_input_prevents_names_its_row_and_column(centre, size):
+    X, y, _ = make_series()
+    rare = np.where(np.arange(80) == 50, 1.0, 0.0)  # its median distance is zero, and it is no mistake
+    frame = pd.DataFrame({"rare": rare, "length": X[:, 0]})
+    frame.loc[21, "length"] = size
+    weights = np.where(np.arange(80) < 10, 0.0, 1.0)
+    clue = f"Look at row 21, whose column %s is {size:g}, while half of that column lies within".replace("+", r"\+")
+    with pytest.raises(rcgp.FitError, match=clue % "'length'") as caught:
+        RCGPRegressor(centre=centre).fit(frame, y, sample_weight=weights)
+    assert caught.value.row == 21
+    with pytest.raises(rcgp.FitError, match=clue % "1 of X"):
+        RCGPRegressor(centre=centre).fit(frame.to_numpy(), y)
 
 
 @pytest.mark.parametrize("dtype", [">f8", np.longdouble, np.float32, np.int64, object])

@@ -240,6 +240,11 @@ def test_a_target_that_cannot_be_predicted_is_refused(cells, message):
     refused(message, table_of(*cells), target="x")
 
 
+def test_a_target_of_text_is_refused_before_a_value_that_is_missing_elsewhere():
+    table = table_of("cheap", "", "dear").assign(size=["", "1", "2"])
+    refused("the target must be a column of numbers, but 'x' holds text such as 'cheap'", table, target="x")
+
+
 @pytest.mark.parametrize("cell", ["3", "2024-01-01", "red"])
 def test_a_constant_feature_is_kept_with_a_notice(cell):
     result, notices = encoded(table_of(cell, cell))

@@ -24,7 +24,6 @@ __all__ = [
     "names_of",
     "rows_of",
     "split",
-    "unreadable_column",
     "wanted_shape",
 ]
 
@@ -166,7 +165,7 @@ def _numbers(values: Any, name: str, first: int, names: tuple[str, ...] | None) 
     except (TypeError, ValueError) as error:
         where = f"rows {first} to {first + len(values) - 1}"
         if values.ndim == 2 and values.shape[1] > 1:
-            where += f", column {unreadable_column(values, names)}"
+            where += f", column {_unreadable_column(values, names)}"
         raise ValueError(f"{name} cannot be read as numbers in {where}: {error}") from None
 
 
@@ -183,7 +182,7 @@ def _array(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array(values, dtype=np.float64, order="C")
 
 
-def unreadable_column(values: Any, names: tuple[str, ...] | None) -> str:
+def _unreadable_column(values: Any, names: tuple[str, ...] | None) -> str:
     """Which column of an array or data frame cannot be read as numbers, for a message."""
     for column in range(values.shape[1]):
         try:

@@ -51,20 +51,28 @@ def run_demo(folder: Path, console: Console) -> None:
     }
     console.print(f"{len(y)} points, {outlying.sum()} of them outliers; errors against the true function\n")
     scores = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("", "mean error", "root mean square", "true f in 95 % band", "noise sd", "seconds"):
+    for head in ("", "mean error", "rms error", "true f in 95 % band", "its width", "noise sd", "seconds"):
         scores.add_column(head, justify="right" if head else "left")
+    widths = []
     for name, model in models.items():
         mean, std = model.predict(X, return_std=True)
+        widths.append(2 * NORMAL_95 * std.mean())
         error = np.abs(mean - truth)
         scores.add_row(
             name,
             number(error.mean()),
             number(np.sqrt((error**2).mean())),
             f"{(error < NORMAL_95 * std).mean():.1%}",
+            number(widths[-1]),
             number(model.noise_variance_**0.5),
             f"{model.fit_report_.seconds:.2f}",
         )
     console.print(scores)
+    console.print(
+        f"\nThe GP's band holds so much because it is {widths[0] / widths[1]:.0f} times as wide. Errors along one "
+        "curve go together: what share a narrow band holds varies from one draw of the data to the next, around 95 %.",
+        soft_wrap=True,
+    )
     rows = suspicion(models["RCGP"], y)
     flagged = models["RCGP"].outliers_
     console.print(

@@ -77,10 +77,8 @@ def _fit(model: Regressor, X: pd.DataFrame, y: pd.Series[float], console: Consol
         try:
             model.set_params(progress=report).fit(X, y)
         except FitError as error:
-            raise TableError(
-                f"the fit failed: {error.reason}; look at row {y.index[error.row]}, whose {y.name!r} is "
-                f"{y.iloc[error.row]:g}"
-            ) from error
+            clue = error.clue or f"whose {y.name!r} is {y.iloc[error.row]:g}"
+            raise TableError(f"the fit failed: {error.reason}; look at row {y.index[error.row]}, {clue}") from error
     model.set_params(progress=False)
 
 

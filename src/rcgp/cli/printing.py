@@ -108,18 +108,23 @@ def print_notices(notices: Iterable[str], console: Console) -> None:
 
 
 def _print_lengthscales(fitted: Fitted, console: Console) -> None:
-    """Lengthscales beside the range of each feature: only their ratio says how much a feature matters."""
+    """Lengthscales beside the range of each feature: only their ratio says how much a feature matters.
+
+    Of a feature that is constant a lengthscale says nothing: it comes last, without one.
+    """
     X, lengthscales = fitted.X, fitted.model.lengthscales_
     low, high = (X.quantile(q).to_numpy() for q in (0.05, 0.95))
     dates = {column.name for column in fitted.encoding.columns if column.kind == "date"}
     lines = [["feature", "lengthscale", "middle 90 % of its values"]]
-    for j in np.argsort(lengthscales / np.where(high > low, high - low, 1.0), kind="stable"):
+    constant = (X.min() == X.max()).to_numpy()
+    for j in np.lexsort((lengthscales / np.where(high > low, high - low, 1.0), constant)):  # by the latter first
         name = str(X.columns[j])
         if name in dates:
+            scale = f"{number(lengthscales[j])} days"
             span = " to ".join(str(np.datetime64(int(day), "D")) for day in (low[j], high[j]))
-            lines.append([printable(name), f"{number(lengthscales[j])} days", span])
         else:
-            lines.append([printable(name), number(lengthscales[j]), f"{number(low[j])} to {number(high[j])}"])
+            scale, span = number(lengthscales[j]), f"{number(low[j])} to {number(high[j])}"
+        lines.append([printable(name), "–" if constant[j] else scale, span])
     console.print("\nHow far one moves in a feature before the function changes:")
     _print_columns(lines, console, right=(1, 2), head=True)
 

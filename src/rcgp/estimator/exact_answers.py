@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from rcgp.core.loo import log_density
-from rcgp.estimator.contract import as_tensor
+from rcgp.estimator.contract import as_tensor, validated
 from rcgp.estimator.output import Output, lengthscales
 from rcgp.models import RCGP
 from rcgp.models.validation import check_finite
@@ -62,6 +62,7 @@ class ExactAnswers:
             Return the covariance matrix as well.
         include_noise : bool, default=False
             Of new observations: the noise variance is added to each variance. Otherwise they are those of the function.
+            With sample weights it is the noise of a row of weight 1: with all weights times 10 it is 10 times as large.
 
         Returns
         -------
@@ -137,7 +138,7 @@ class ExactAnswers:
 
     def _inputs(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)
-        return self._finite(validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False), "X")
+        return self._finite(validated(self, X, reset=False), "X")
 
     def _finite(self, values: Array, name: str) -> Tensor:
         """The values as a tensor, or a ValueError that names the first bad row and column."""

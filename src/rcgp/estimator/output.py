@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import gpytorch
@@ -26,6 +26,9 @@ from rcgp.weights import Plateau, WeightFunction
 
 __all__ = ["Output", "fit_output", "lengthscales"]
 
+# Times the median distance from the middle of its column beyond which an input is held to be a mistake.
+_ABSURD = 1e6
+
 
 @dataclass(frozen=True)
 class Output:
@@ -40,7 +43,14 @@ class Output:
     outliers: Tensor
 
 
-def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, random: np.random.RandomState) -> Output:
+def fit_output(
+    how: Recipe,
+    X: Tensor,
+    y: Tensor,
+    precision: Tensor | None,
+    random: np.random.RandomState,
+    names: Sequence[str] | None = None,
+) -> Output:
     """Build and fit the model of one column of y.
 
     Args:
@@ -49,6 +59,7 @@ def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, rand
         y: ``n`` observations.
         precision: ``n`` sample weights; rows of weight zero are left out of the model, but diagnosed.
         random: source of the sample of rows and of the seed of restarts.
+        names: of the columns of X, where they have any, for errors.
     """
     used = torch.ones(len(y), dtype=torch.bool) if precision is None else precision > 0
     if precision is not None:
@@ -64,7 +75,8 @@ def fit_output(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, rand
         try:
             report = _choose(how, model, random)
         except FitError as error:  # which knows the rows of the model only
-            raise FitError(error.reason, row=int(used.nonzero()[sample[error.row]])) from error
+            told = _far_input(model.train_X, names) or error
+            raise FitError(told.reason, int(used.nonzero()[sample[told.row]]), told.clue) from error
         if not report.converged:
             warnings.warn(
                 f"the fit did not converge in {report.iterations} iterations: {report.message}",
@@ -84,6 +96,32 @@ def _choose(how: Recipe, model: RCGP, random: np.random.RandomState) -> FitRepor
         return fit_adaptive(model, max_iterations=how.max_iterations, progress=how.progress)
     seed = int(random.randint(2**31 - 1))
     return fit(model, how.objective or "loo", how.restarts, how.max_iterations, seed, how.progress)
+
+
+def _far_input(X: Tensor, names: Sequence[str] | None) -> FitError | None:
+    """The error that names the input farthest out in its column, if that is absurdly far: all others seem equal then.
+
+    How far from the column's median, in the median distance of the values that are not that median themselves: of a
+    rare indicator that is 1.
+
+    Args:
+        X: ``n x d`` inputs.
+        names: ``d`` names of the columns, or None.
+    """
+    centre = X.median(dim=0).values
+    distance = (X - centre).abs()
+    typical = torch.where(distance > 0, distance, torch.nan).nanmedian(dim=0).values
+    ratio = (distance / typical).nan_to_num(nan=0.0, posinf=torch.inf)
+    row, column = divmod(int(ratio.argmax()), X.shape[1])
+    if not bool(ratio[row, column] > _ABSURD):
+        return None
+    label = f"column {column} of X" if names is None else f"column {str(names[column])!r}"
+    return FitError(
+        "the inputs do not allow a fit",
+        row,
+        f"whose {label} is {float(X[row, column]):g}, while half of that column lies within "
+        f"{float(typical[column]):.3g} of {float(centre[column]):.3g}: correct it or leave the row out",
+    )
 
 
 def build_model(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:

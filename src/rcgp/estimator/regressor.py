@@ -14,9 +14,9 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight
 
-from rcgp.estimator.contract import all_or_nothing
+from rcgp.estimator.contract import all_or_nothing, validated
 from rcgp.estimator.exact_answers import ExactAnswers
 from rcgp.estimator.output import fit_output
 from rcgp.estimator.parameters import recipe
@@ -188,7 +188,8 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
             Observations.
         sample_weight : array-like of shape (n,), default=None
             Factors on the precision of each row: row i has the noise variance σ²/sample_weight[i], as the mean of that
-            many measurements has. Only their ratios matter to the fit. A row of weight 0 does not count at all.
+            many measurements has. Only their ratios matter to the function; the noise σ² is that of a row of weight 1.
+            A row of weight 0 does not count at all.
 
         Returns
         -------
@@ -201,8 +202,8 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
         how = recipe(self)
         if np.asarray(y).dtype.kind == "f":  # before scikit-learn's check, which does not name the row
             self._finite(np.asarray(y, dtype=np.float64), "y")
-        X_, y_ = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_all_finite=False)
-        inputs, targets = self._finite(X_, "X"), self._finite(np.asarray(y_, dtype=np.float64), "y")
+        X_, y_ = validated(self, X, y, multi_output=True, y_numeric=True)
+        inputs, targets = self._finite(X_, "X"), self._finite(y_, "y")
         precision = None
         if sample_weight is not None:
             precision = torch.from_numpy(
@@ -210,7 +211,8 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
             )
         random = check_random_state(self.random_state)
         columns = targets.reshape(len(targets), -1).T
-        self._keep([fit_output(how, inputs, column.contiguous(), precision, random) for column in columns])
+        names = getattr(self, "feature_names_in_", None)
+        self._keep([fit_output(how, inputs, column.contiguous(), precision, random, names) for column in columns])
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from rcgp.chunks import Chunks, check_kind, chunks_of
 from rcgp.chunks.chunk import check_finite as check_finite_rows
-from rcgp.chunks.chunk import names_of, unreadable_column
-from rcgp.estimator.contract import as_tensor
+from rcgp.chunks.chunk import names_of
+from rcgp.estimator.contract import as_tensor, validated
 from rcgp.models.validation import check_finite
 
 __all__ = ["input_blocks", "is_table", "lazy_inputs", "pieces_of", "same_features", "table_of"]
@@ -47,11 +47,11 @@ def table_of(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Chunks:
         )
     if observed.dtype.kind == "f" and observed.ndim:  # before scikit-learn's check, which does not name the row
         check_finite(as_tensor(observed.reshape(len(observed), -1)[:, 0]), "y")
-    X_, y_ = _validated(estimator, X, y, y_numeric=True)
+    X_, y_ = validated(estimator, X, y, y_numeric=True)
     check_finite(as_tensor(X_), "X", getattr(estimator, "feature_names_in_", None))
     if sample_weight is not None:
         sample_weight = _check_sample_weight(sample_weight, X_, dtype=np.float64, ensure_non_negative=True)
-    return chunks_of(X_, np.asarray(y_, dtype=np.float64), sample_weight)
+    return chunks_of(X_, y_, sample_weight)
 
 
 def pieces_of(estimator: Any, X: Any, y: Any, sample_weight: Any, features: Sequence[str] | None) -> Chunks:
@@ -79,12 +79,12 @@ def input_blocks(estimator: Any, X: Any) -> Iterator[Tensor]:
     _check_inputs(estimator, X)
     names = getattr(estimator, "feature_names_in_", None)
     if not isinstance(X, np.memmap) or X.ndim != 2 or len(X) <= _BLOCK:
-        inputs = as_tensor(_validated(estimator, X, reset=False))
+        inputs = as_tensor(validated(estimator, X, reset=False))
         check_finite(inputs, "X", names)
         yield inputs
         return
     for start in range(0, len(X), _BLOCK):
-        inputs = as_tensor(_validated(estimator, X[start : start + _BLOCK], reset=False))
+        inputs = as_tensor(validated(estimator, X[start : start + _BLOCK], reset=False))
         check_finite_rows(inputs, "X", start, None if names is None else tuple(names))
         yield inputs
 
@@ -127,17 +127,6 @@ def _check_inputs(estimator: Any, X: Any) -> None:
     pieces = isinstance(X, list | tuple) and bool(X) and any(_holds_table(part) for part in X)
     if pieces or (not hasattr(X, "__len__") and not hasattr(X, "__array__") and hasattr(X, "__iter__")):
         raise TypeError("predict takes one table: predict each chunk, as in [model.predict(X) for X, y in chunks]")
-
-
-def _validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """X, or X and y, in float64 by scikit-learn's checks; a column of text is named."""
-    try:
-        return validate_data(estimator, X, *y, dtype=np.float64, ensure_all_finite=False, **options)
-    except ValueError as error:
-        if not str(error).startswith("could not convert") or not hasattr(X, "iloc"):
-            raise
-        column = unreadable_column(X, tuple(map(str, X.columns)))
-        raise ValueError(f"X must be numbers, but column {column} is not: {error}") from None
 
 
 def _all_paths(values: Sequence[Any]) -> bool:

@@ -93,7 +93,9 @@ def learn_encoding(
         names = [name for name in names if name not in unusable]
         if not names:
             raise TableError(f"there is no column to predict {shown(target)} from: {'; '.join(notices)}")
-    cells, _ = _complete(_cells(table, [target, *names]), missing)
+    all_cells = _cells(table, [target, *names])
+    _check_kind(all_cells[target])  # first: what is missing elsewhere does not matter if this cannot be predicted
+    cells, _ = _complete(all_cells, missing)
     if len(cells[target].rows) < 2:
         raise TableError("the table has only one usable row: at least two are needed")
     _check_target(cells.pop(target))
@@ -272,14 +274,19 @@ def _check_features(names: list[str], target: str) -> None:
         raise TableError(f"the features name {listed(repeated)} more than once: name each column once")
 
 
-def _check_target(cells: Cells) -> None:
-    """Refuse a target that is not numbers, or always the same one."""
-    kind = cells.kind()
+def _check_kind(target: Cells) -> None:
+    """Refuse a target that is not numbers where it has a value."""
+    cells = target.where(~target.missing())
+    kind = cells.kind() if len(cells.rows) else "number"
     if kind != "number":
         what = "dates" if kind == "date" else f"text such as {shown(cells.texts()[0].as_py())}"
         raise TableError(
             f"the target must be a column of numbers, but {shown(cells.name)} holds {what}: choose another"
         )
+
+
+def _check_target(cells: Cells) -> None:
+    """Refuse a target with a cell that is not a number, or that is always the same one."""
     values = cells.numbers()
     if (values == values[0]).all():
         raise TableError(f"every value of {shown(cells.name)} is {float(values[0])}: there is nothing to predict")
