@@ -215,10 +215,14 @@ def main() -> None:
 
 
 def read(path: Path | None) -> list[Record]:
-    """What a file of records has; none where there is no file."""
+    """What a file of records has; none where there is no file. A last line that was not written whole is taken off."""
     if path is None or not path.exists():
         return []
-    return [Record(**json.loads(line)) for line in path.read_text().splitlines()]
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    return [Record(**json.loads(line)) for line in whole.splitlines()]
 
 
 def parsed() -> argparse.Namespace:

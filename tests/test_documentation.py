@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import re
@@ -154,7 +155,8 @@ def test_importing_the_package_imports_no_optional_library():
 def test_every_public_name_is_documented():
     for name in rcgp.__all__:
         assert name == "__version__" or getattr(rcgp, name).__doc__
-    for module in (rcgp.weights, rcgp.training.objectives, rcgp.saving, rcgp.report, rcgp.table):
+    for room in ("weights", "training.objectives", "saving", "report", "table"):
+        module = importlib.import_module(f"rcgp.{room}")
         for name in module.__all__:
             value = getattr(module, name)
             assert not (inspect.isclass(value) or inspect.isfunction(value)) or value.__doc__

@@ -76,6 +76,19 @@ def test_the_gradient_of_a_squared_exponential_by_brute_force(name):
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
 
 
+def test_the_gradient_in_single_precision_keeps_its_digits():
+    """Lengthscales much shorter than the range of the inputs: differences of large squares."""
+    generator = torch.Generator().manual_seed(0)
+    X, G = 100.0 * torch.rand(300, 3, generator=generator), torch.randn(300, 300, generator=generator)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        kernel = KERNELS["ard"]().to(dtype)
+        kernel.base_kernel.lengthscale = torch.tensor([[3.0, 5.0, 20.0]], dtype=dtype)
+        K = kernel_matrix(kernel, X.to(dtype))
+        gradients.append(torch.autograd.grad(K, kernel.base_kernel.raw_lengthscale, G.to(dtype))[0].double())
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+
+
 def test_inputs_that_need_a_gradient_get_theirs():
     X = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     kernel = KERNELS["ard"]().double()

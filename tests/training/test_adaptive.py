@@ -24,7 +24,15 @@ SEEDS = range(6)
 #: Enough outliers, all above, for the first rounds to go wrong.
 MANY_ABOVE = {"share": 0.4, "seed": 1, "sides": [1.0]}
 #: The part of the recipe that a search belongs to.
-PART_OF = {"everyone": "everyone", "outside": "contested", "afresh": "afresh", "closer": "shorter"}
+PART_OF = {
+    "everyone": "everyone",
+    "outside": "contested",
+    "afresh": "afresh",
+    "closer": "shorter",
+    "core": "core",
+    "neighbours": "neighbours",
+    "trimmed": "trimming",
+}
 
 
 def sine(n=100, seed=0):
@@ -359,6 +367,40 @@ def test_copies_of_rows_do_not_say_that_there_is_no_noise():
     assert course.distinct.tolist() == [True] * 100 + [False] * 50
 
 
+def test_equal_rows_of_rounded_observations_are_no_copies():
+    """Every value was seen many times, an outlying one once: it must not have the say of all the others."""
+    random = np.random.default_rng(0)
+    X = random.integers(0, 10, 200).astype(float)
+    y = np.round(3 * np.sin(0.6 * X) + 0.35 * random.standard_normal(200))
+    outlying = torch.zeros(200, dtype=torch.bool)
+    outlying[random.permutation(200)[:20]] = True
+    model, _ = adapted(torch.tensor(X)[:, None], torch.tensor(y) + 5.0 * outlying)
+    assert torch.equal(untrusted(model), outlying)
+    assert model.noise.sqrt().item() < 0.6
+
+
+def test_one_copy_does_not_hide_outliers_among_few_rows():
+    X, y, outlying = smooth(40, 2, 0.3, 3)
+    model, _ = adapted(torch.cat([X, X[-1:]]), torch.cat([y, y[-1:]]))
+    assert torch.equal(untrusted(model), torch.cat([outlying, outlying[-1:]]))
+
+
+def test_many_outliers_are_found_in_a_table_that_is_there_twice():
+    X, y, outlying = smooth(300, 5, 0.3, 0, (1.0,))
+    model, _ = adapted(torch.cat([X, X]), torch.cat([y, y]))
+    assert torch.equal(untrusted(model), torch.cat([outlying, outlying]))
+
+
+def test_the_order_of_equal_rows_with_other_weights_does_not_matter():
+    X, y = sine(60)
+    light, heavy = torch.ones(60, dtype=torch.float64), torch.full((60,), 100.0, dtype=torch.float64)
+    models = [
+        adapted(torch.cat([X, X]), torch.cat([y, y]), sample_weight=torch.cat(weights))[0]
+        for weights in ((light, heavy), (heavy, light))
+    ]
+    torch.testing.assert_close(models[0].noise, models[1].noise, rtol=1e-3, atol=0)
+
+
 def test_fewer_than_thirty_rows_are_fitted_by_evidence():
     """The leave-one-out score of so few fits their noise."""
     report = adapted(*sine(29))[1]
@@ -405,17 +447,16 @@ def test_an_interrupt_leaves_the_model_as_it_was(when, dtype, weight):
     assert all(torch.equal(a, b) for a, b in zip(moments(model, TEST.to(dtype)), expected, strict=True))
 
 
-@pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_failing_search_leaves_the_model_as_it_was(call, monkeypatch):
-    calls = []
+@pytest.mark.parametrize("name", ["settle", "finish"])
+def test_a_failing_search_leaves_the_model_as_it_was(name, monkeypatch):
+    search = Course.search
 
-    def failing(*arguments, **options):
-        calls.append(1)
-        if len(calls) == call:
+    def failing(self, step, *arguments):
+        if step == name:
             raise FitError("as arranged", row=0)
-        return fit(*arguments, **options)
+        return search(self, step, *arguments)
 
-    monkeypatch.setattr("rcgp.training.course.fit", failing)
+    monkeypatch.setattr(Course, "search", failing)
     X, y, _ = contaminated(**MANY_ABOVE)
     model = RCGP(X, y, mean="median")
     modules, before = (model.weight, model.kernel), snapshot(model)
@@ -623,11 +664,17 @@ def test_everyone_is_not_asked_for_a_row_that_may_be_the_tail(monkeypatch):
     assert "everyone" in names(3.1)
 
 
-@pytest.mark.parametrize("name", ["everyone", "outside", "afresh", "closer"])
+@pytest.mark.parametrize("name", ["everyone", "outside", "afresh", "closer", "core", "neighbours", "trimmed"])
 def test_an_attempt_that_fails_changes_nothing(name, monkeypatch):
     X, y = with_cluster()
     if name == "closer":
         y = torch.tensor(np.random.default_rng(0).standard_normal(len(y)))
+    elif name == "core":
+        X, y, _ = smooth(300, 10, 0.3, 0)
+    elif name == "neighbours":
+        X, y, _ = smooth(300, 5, 0.3, 0)
+    elif name == "trimmed":
+        X, y, _ = smooth(40, 2, 0.3, 3)
     expected, _ = adapted(X, y, Parts(**{PART_OF[name]: False}, calibration=False))
     search, tried = Course.search, []
 

@@ -43,3 +43,26 @@ def test_a_text_that_was_written_is_not_written_again(clock, capsys):
     line.show("all done")
     line.end()
     assert capsys.readouterr().err == "all done\n"
+
+
+class OnlyWrites:
+    """What some take the place of standard error with."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+@pytest.mark.parametrize("stream", [None, OnlyWrites()])
+def test_standard_error_may_be_missing_or_replaced(stream, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream)
+    line = StatusLine()
+    line.show("all done")
+    line.end()
+    if stream is not None:
+        assert stream.text == "all done\n"

@@ -35,8 +35,8 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     try:
         checked = validate_data(estimator, X, *y, dtype=np.float64, ensure_all_finite=False, **options)
         return (checked[0], np.asarray(checked[1], dtype=np.float64)) if y else checked
-    except ValueError as error:
-        if not str(error).startswith("could not convert"):
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ValueError) and not str(error).startswith("could not convert"):
             raise
         for name, values in zip("Xy", (X, *y), strict=False):
             _refuse_words(values, name)
@@ -45,18 +45,32 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
 
 def _refuse_words(values: Any, name: str) -> None:
     """Raise a ValueError that names the first column with a word, and its first row."""
-    cells = np.atleast_1d(np.asarray(values, dtype=object))
-    for column, cells_of_column in enumerate(cells.reshape(len(cells), -1).T):
-        row = next((row for row, cell in enumerate(cells_of_column) if _is_word(cell)), None)
+    for label, column in _columns(values):
+        if getattr(column.dtype, "kind", "O") in "biufc":
+            continue
+        row = next((row for row, cell in enumerate(column) if _is_word(cell)), None)
         if row is None:
             continue
-        label = repr(str(values.columns[column])) if hasattr(values, "columns") else column
-        where = f"row {row}" if cells.ndim == 1 else f"column {label} in row {row}"
+        where = f"row {row}" if label is None else f"column {label} in row {row}"
         advice = "encode the column, as OneHotEncoder in a ColumnTransformer of scikit-learn does"
         raise ValueError(
-            f"{name} must be numbers, but {where} is {str(cells_of_column[row])[:40]!r}"
-            + (f"; {advice}" if name == "X" else "")
+            f"{name} must be numbers, but {where} is {str(column[row])[:40]!r}" + (f"; {advice}" if name == "X" else "")
         ) from None
+
+
+def _columns(values: Any) -> Iterator[tuple[object, Any]]:
+    """Columns with their names or numbers, of a vector without; each a copy, so that a large table is not."""
+    if hasattr(values, "iloc") and hasattr(values, "columns"):
+        for number, label in enumerate(values.columns):
+            column = values.iloc[:, number]
+            numeric = getattr(column.dtype, "kind", "O") in "biufc"
+            yield repr(str(label)), column if numeric else np.asarray(column, dtype=object)
+        return
+    cells = np.atleast_1d(values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object))
+    if cells.ndim == 1:
+        yield None, cells
+    else:
+        yield from enumerate(cells.reshape(len(cells), -1).T)
 
 
 def _is_word(cell: Any) -> bool:

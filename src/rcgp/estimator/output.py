@@ -75,7 +75,8 @@ def fit_output(
         try:
             report = _choose(how, model, random)
         except FitError as error:  # which knows the rows of the model only
-            told = _far_input(model.train_X, names) or error
+            far = _distances(model.train_y.unsqueeze(-1))[0].amax() > _ABSURD  # then the inputs are not to blame
+            told = (None if bool(far) else _far_input(model.train_X, names)) or error
             raise FitError(told.reason, int(used.nonzero()[sample[told.row]]), told.clue) from error
         if not report.converged:
             warnings.warn(
@@ -98,20 +99,25 @@ def _choose(how: Recipe, model: RCGP, random: np.random.RandomState) -> FitRepor
     return fit(model, how.objective or "loo", how.restarts, how.max_iterations, seed, how.progress)
 
 
+def _distances(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distances from the median of each column over the typical one, ``n x d``; the median, and what is typical.
+
+    Typical is the median distance of the values that are not the median themselves: of a rare indicator that is 1.
+    """
+    centre = values.median(dim=0).values
+    distance = (values - centre).abs()
+    typical = torch.where(distance > 0, distance, torch.nan).nanmedian(dim=0).values
+    return (distance / typical).nan_to_num(nan=0.0, posinf=torch.inf), centre, typical
+
+
 def _far_input(X: Tensor, names: Sequence[str] | None) -> FitError | None:
     """The error that names the input farthest out in its column, if that is absurdly far: all others seem equal then.
-
-    How far from the column's median, in the median distance of the values that are not that median themselves: of a
-    rare indicator that is 1.
 
     Args:
         X: ``n x d`` inputs.
         names: ``d`` names of the columns, or None.
     """
-    centre = X.median(dim=0).values
-    distance = (X - centre).abs()
-    typical = torch.where(distance > 0, distance, torch.nan).nanmedian(dim=0).values
-    ratio = (distance / typical).nan_to_num(nan=0.0, posinf=torch.inf)
+    ratio, centre, typical = _distances(X)
     row, column = divmod(int(ratio.argmax()), X.shape[1])
     if not bool(ratio[row, column] > _ABSURD):
         return None

@@ -51,7 +51,8 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:
         X: ``n x d`` inputs.
 
     Returns:
-        ``n x n`` matrix. Cost O(n²) kernel values, and for the gradient of a usual kernel half of them again.
+        ``n x n`` matrix, differentiable once: second derivatives would be wrong. Cost O(n²) kernel values, and for the
+        gradient of a usual kernel half of them again.
     """
     parameters = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
     K: Tensor
@@ -116,13 +117,13 @@ def _squared_exponential(kernel: gpytorch.kernels.ScaleKernel, x1: Tensor, x2: T
 
     The sparse model evaluates it for all rows in every pass, where GPyTorch's own way takes 1.7 times as long.
     """
-    return _squared_distances(kernel, x1, x2).mul_(-0.5).exp_().mul_(kernel.outputscale)
+    distances = _squared_distances(kernel, x1, x2, kernel.base_kernel.lengthscale)
+    return distances.mul_(-0.5).exp_().mul_(kernel.outputscale)
 
 
-def _squared_distances(kernel: gpytorch.kernels.ScaleKernel, x1: Tensor, x2: Tensor) -> Tensor:
+def _squared_distances(kernel: gpytorch.kernels.ScaleKernel, x1: Tensor, x2: Tensor, lengthscale: Tensor) -> Tensor:
     """Squared distances in units of the lengthscales, as GPyTorch computes them."""
-    base = kernel.base_kernel
-    distances: Tensor = base.covar_dist(x1 / base.lengthscale, x2 / base.lengthscale, square_dist=True)
+    distances: Tensor = kernel.base_kernel.covar_dist(x1 / lengthscale, x2 / lengthscale, square_dist=True)
     return distances
 
 
@@ -174,21 +175,21 @@ class _SquaredExponentialMatrix(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_K: Tensor) -> tuple[Tensor | None, ...]:
         X, lengthscale, scale = ctx.saved_tensors
-        X_scaled = X / lengthscale
-        X_scaled = X_scaled - X_scaled.mean(dim=0)  # differences of squares are small for small squares
+        X_scaled = X.double() / lengthscale  # differences of squares need all digits,
+        X_scaled = X_scaled - X_scaled.mean(dim=0)  # and are small for small squares
         shared = lengthscale.numel() == 1
-        total, spread = torch.zeros_like(scale), torch.zeros_like(lengthscale)
-        for rows, columns, W in _lower_blocks(grad_K):
-            distances = _squared_distances(ctx.kernel, X[rows], X[columns])
-            W.mul_((distances * -0.5).exp_())
+        total, spread = scale.double() * 0.0, lengthscale.double() * 0.0
+        for rows, columns, grad_block in _lower_blocks(grad_K):
+            distances = _squared_distances(ctx.kernel, X[rows], X[columns], lengthscale)
+            W = grad_block.mul_((distances * -0.5).exp_()).double()
             total += W.sum()
             if shared:  # without differences of squares
-                spread += torch.vdot(W.reshape(-1), distances.reshape(-1))
+                spread += torch.vdot(W.reshape(-1), distances.double().reshape(-1))
             else:
                 left, right = X_scaled[rows], X_scaled[columns]
                 squares = W.sum(dim=1) @ left.square() + W.sum(dim=0) @ right.square()
                 spread += squares - 2.0 * (left * (W @ right)).sum(dim=0)
-        return None, None, spread * (scale / lengthscale), total
+        return None, None, (spread * (scale / lengthscale)).to(lengthscale), total.to(scale)
 
 
 def _lower_blocks(grad_K: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:

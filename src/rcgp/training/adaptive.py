@@ -66,9 +66,9 @@ def fit_adaptive(
     before. Parameters with ``requires_grad=False`` stay fixed; where the noise or the output scale is fixed the
     variances are not calibrated.
 
-    Up to 45 % of the rows may be outliers where they fall to both sides, about a third where they all fall to one. The
-    result does not depend on the order of the rows, nor on units. If the fit fails or is interrupted the model is as it
-    was before.
+    Of a function of one input, up to 45 % of the rows may be outliers where they fall to both sides, about a third
+    where they all fall to one; with more inputs it takes more rows to tell. The result does not depend on the order of
+    the rows, nor on units. If the fit fails or is interrupted the model is as it was before.
 
     Args:
         model: the model, changed in place. ``mean="median"`` and weak priors on its kernel are good company.
@@ -77,7 +77,7 @@ def fit_adaptive(
         parts: which parts of the recipe to use. Default: all.
 
     Returns:
-        The report. Cost O(n³) for each evaluation; measured, two to six times as long as an ordinary GP, as a rule.
+        The report. Cost O(n³) for each evaluation; measured, two to eight times as long as an ordinary GP.
 
     Raises:
         FitError: where an objective can be computed at no point of a search.

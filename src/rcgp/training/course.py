@@ -25,6 +25,9 @@ __all__ = ["REPEATS", "ROUGH", "Course", "Parts"]
 # the share of rows that may still change sides when that ends.
 _ROUNDS, _SHRINKING, _SETTLED = 4, 12, 0.01
 
+# Share of different rows with the observation of another one above which observations are held to be rounded.
+_ROUNDED = 0.05
+
 #: How often weights follow predictions at the same hyperparameters.
 REPEATS = 2
 
@@ -32,7 +35,7 @@ REPEATS = 2
 ROUGH = 1e-4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Parts:
     """The parts of the recipe, each of which can be left out to see what it is good for.
 
@@ -67,7 +70,7 @@ class Course:
     def __init__(self, model: RCGP, parts: Parts, max_iterations: int, report: Progress) -> None:
         self.model, self.parts, self.max_iterations, self.report = model, parts, max_iterations, report
         self.y = model.train_y
-        self.distinct = _first_of_each(torch.cat([model.train_X, self.y.unsqueeze(-1)], dim=-1))
+        self.distinct = _no_copies(model)
         self.first: list[Tensor] = []
         self.rounds: list[Round] = []
         self.evaluations = self.rejected = self.contested = 0
@@ -153,9 +156,16 @@ class Course:
         return size <= max(limit, float(size.quantile(0.5)))
 
 
-def _first_of_each(rows: Tensor) -> Tensor:
-    """Flags of the rows that no earlier one is equal to: ``n``, for ``n x k`` numbers. Cost O(n log n)."""
-    first = np.unique(rows.detach().cpu().numpy(), axis=0, return_index=True)[1]
-    flags = torch.zeros(rows.shape[0], dtype=torch.bool, device=rows.device)
-    flags[torch.from_numpy(first).to(rows.device)] = True
-    return flags
+def _no_copies(model: RCGP) -> Tensor:
+    """Flags of the rows that no earlier one is equal to, in inputs, observation and sample weight. Cost O(n log n).
+
+    All rows, where observations are equal elsewhere, too, as rounded ones are: then equal rows are nothing special.
+    """
+    columns = [model.train_X, model.train_y.unsqueeze(-1)]
+    if model.sample_weight is not None:
+        columns.append(model.sample_weight.unsqueeze(-1))
+    first = np.unique(torch.cat(columns, dim=-1).detach().cpu().numpy(), axis=0, return_index=True)[1]
+    flags = torch.zeros_like(model.train_y, dtype=torch.bool)
+    flags[torch.from_numpy(first).to(flags.device)] = True
+    values = model.train_y[flags].detach().cpu().numpy()
+    return flags if len(np.unique(values)) >= (1.0 - _ROUNDED) * len(values) else torch.ones_like(flags)

@@ -1,4 +1,4 @@
-"""Where rounds start again: from medians of neighbours, with shorter lengthscales, from everyone, or by trimming.
+"""Where rounds start again: from neighbours, with shorter lengthscales, from everyone, from the core, or by trimming.
 
 Rounds that follow each other may settle on the wrong rows. Each of these tries another start and keeps what is better.
 """
@@ -6,6 +6,7 @@ Rounds that follow each other may settle on the wrong rows. Each of these tries 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ __all__ = ["by_trimming", "from_core", "from_everyone", "from_neighbours", "with
 # row that was trusted, beyond which those that were not are foreign to them.
 _EVERYONE, _FOREIGN = 1e6, math.log(12.0)
 
-# Standard deviations up to which normal residuals reach: of 300 rows one in fifty has a row beyond.
+# Standard deviations up to which normal residuals reach: one table of 300 rows in fifty has a row beyond.
 _TAIL = 4.0
 
 # Degrees of freedom of residuals that may as well be a mixture, and the log density for each row that may be missing
@@ -40,8 +41,8 @@ _HEAVIEST, _MISSING = 2.0, 0.3
 _UNLEARNED, _SHORTER, _ITERATIONS = 0.7, (1 / 4, 1 / 16), 8
 
 # Rows up to which trimming is tried, which takes as long as all the rest there and longer with more of them; and which
-# need it: with more rows there are neighbours that tell outliers.
-_FEW = 150
+# need it: with more rows there are neighbours that tell outliers. And the share of copies among them that it bears.
+_FEW, _COPIES = 150, 0.05
 
 
 def from_neighbours(course: Course, trusted: Tensor) -> Tensor:
@@ -53,9 +54,10 @@ def from_neighbours(course: Course, trusted: Tensor) -> Tensor:
     weight, parameters, settled = course.model.weight, hyperparameters_of(course.model), course.settled
     restore_hyperparameters(course.model, course.first)
     course.expect(neighbours.median, torch.full_like(course.y, LIMIT * neighbours.spread))
-    again = course.settle("neighbours", course.within(course.y - neighbours.median, LIMIT * neighbours.spread))
-    if robust_spread_of(course.y - course.predict().mean) < spread:
-        return again
+    with suppress(FitError):
+        again = course.settle("neighbours", course.within(course.y - neighbours.median, LIMIT * neighbours.spread))
+        if robust_spread_of(course.y - course.predict().mean) < spread:
+            return again
     course.model.weight, course.settled = weight, settled
     restore_hyperparameters(course.model, parameters)
     return trusted
@@ -127,11 +129,12 @@ def from_core(course: Course, trusted: Tensor) -> Tensor:
     model, settled = course.model, course.settled
     weight, parameters, value = model.weight, hyperparameters_of(model), _log_density(course, trusted)
     course.expect(prediction.mean, LIMIT * tail.scale * prediction.variance.sqrt())
-    again = course.follow("core", course.within(score, 0.0))
-    if _log_density(course, again) > value - _MISSING * len(course.y):
-        again = course.settle("core", again)
-        if _log_density(course, again) > value + MARGIN:
-            return again
+    with suppress(FitError):
+        again = course.follow("core", course.within(score, 0.0))
+        if _log_density(course, again) > value - _MISSING * len(course.y):
+            again = course.settle("core", again)
+            if _log_density(course, again) > value + MARGIN:
+                return again
     model.weight, course.settled = weight, settled
     restore_hyperparameters(model, parameters)
     return trusted
@@ -145,9 +148,11 @@ def by_trimming(course: Course, trusted: Tensor) -> Tensor:
     outliers (:mod:`rcgp.training.trimmed`).
     """
     model = course.model
-    if len(course.y) > _FEW or not bool(course.distinct.all()):  # it would take copies for observations
+    # It takes copies for observations, and many of them for proof that there is no noise.
+    if len(course.y) > _FEW or float(course.distinct.double().mean()) < 1.0 - _COPIES:
         return trusted
     weight, parameters, value = model.weight, hyperparameters_of(model), _log_density(course, trusted)
+    settled = course.settled
     restore_hyperparameters(model, course.first)
     try:
         found, _, evaluations = find_trusted(model, max_iterations=course.max_iterations)
@@ -157,8 +162,9 @@ def by_trimming(course: Course, trusted: Tensor) -> Tensor:
     if not torch.equal(found, trusted) and _log_density(course, found) > value + MARGIN:
         trimmed, prior_mean = trimmed_at(model), course.y - model.residual().detach()
         course.expect(prior_mean + trimmed.mean, LIMIT * trimmed.variance.sqrt())
-        return course.settle("trimmed", found)
-    model.weight = weight
+        with suppress(FitError):
+            return course.settle("trimmed", found)
+    model.weight, course.settled = weight, settled
     restore_hyperparameters(model, parameters)
     return trusted
 
@@ -169,4 +175,4 @@ def _log_density(course: Course, trusted: Tensor) -> float:
     At the present hyperparameters. Cost m³ for m trusted rows.
     """
     log_odds = outlier_log_odds(course.model.residual().detach(), row_noise(course.model))
-    return course.evidence(trusted) * int(trusted.sum()) + float(log_odds[~trusted].sum())
+    return course.evidence(trusted) * int(trusted.sum()) + float(log_odds[~trusted & course.distinct].sum())

@@ -23,7 +23,7 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         self._text, self._pending = text, True
-        if sys.stderr.isatty():
+        if _on_terminal():
             print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
             self._width = len(text)
         elif time.monotonic() - self._written >= _PAUSE:
@@ -31,7 +31,7 @@ class StatusLine:
 
     def end(self) -> None:
         """No more of it: what comes next begins a line of its own."""
-        if sys.stderr.isatty():
+        if _on_terminal():
             print(file=sys.stderr)
         elif self._pending:
             self._write()
@@ -40,3 +40,9 @@ class StatusLine:
     def _write(self) -> None:
         print(self._text, file=sys.stderr, flush=True)
         self._written, self._pending = time.monotonic(), False
+
+
+def _on_terminal() -> bool:
+    """Not where there is no standard error, as in a service, or something else in its place; ``print`` bears both."""
+    isatty = getattr(sys.stderr, "isatty", None)
+    return isatty is not None and bool(isatty())
