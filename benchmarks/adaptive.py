@@ -58,6 +58,7 @@ PARTS = {
         f"without {field.name.replace('_', ' ')}": replace(Parts(), **{field.name: False})
         for field in dataclasses.fields(Parts)
     },
+    "without any": Parts(**dict.fromkeys((field.name for field in dataclasses.fields(Parts)), False)),
 }
 
 Fit = Callable[[Problem], RCGP]
@@ -230,7 +231,7 @@ def parsed() -> argparse.Namespace:
     add("--first", type=int, default=0, help="the first of them; tuning was done on 100 to 115")
     add("--shares", nargs="*", type=float, default=list(SHARES), help="more uniform outliers in Synthetic; none: skip")
     add("--held-out", action="store_true", help=f"{HELD_OUT_ROWS} random rows of {' and '.join(HELD_OUT)} instead")
-    add("--ablation", action="store_true", help="adaptive RCGP with each part of its recipe left out once instead")
+    add("--ablation", action="store_true", help="adaptive RCGP with each part of its recipe left out, and all, instead")
     add("--json", type=Path, metavar="FILE", help="write all results there")
     arguments = parser.parse_args()
     offered = HELD_OUT if arguments.held_out else DATA

@@ -259,11 +259,15 @@ def ablation_table(cells: Sequence[Cell]) -> str:
         [
             cell.name,
             str(len(cell.cases)),
-            *(f"{cell.mean(part, 'mae'):.3f} ({cell.mean(part, 'coverage'):.3f})" for part in parts),
+            *(
+                f"{cell.mean(part, 'mae'):.3f} ({cell.mean(part, 'coverage'):.3f}; "
+                f"{cell.ratio('seconds', part, parts[0]):.2f})"
+                for part in parts
+            ),
         ]
         for cell in cells
     ]
-    return table(["mean MAE (coverage)", "splits", *parts], rows)
+    return table([f"mean MAE (coverage; time over {parts[0]})", "splits", *parts], rows)
 
 
 def bar_list(cells: Sequence[Cell]) -> str:
