@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,19 +15,15 @@ from rcgp.data import Dataset, prepare
 from rcgp.training import FitError
 from rcgp.weights import Plateau
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+@pytest.fixture(scope="module")
+def benchmark(script):
+    return script("adaptive")
 
 
 @pytest.fixture(scope="module")
-def benchmark():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FOLDER)
-        yield importlib.import_module("adaptive")
-
-
-@pytest.fixture(scope="module")
-def bars(benchmark):
-    return importlib.import_module("adaptive_bars")
+def bars(script):
+    return script("adaptive_bars")
 
 
 @pytest.fixture

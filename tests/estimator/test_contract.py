@@ -156,6 +156,9 @@ def test_words_among_numbers_are_named_by_column_and_row():
         RCGPRegressor().fit(frame, y)
     with pytest.raises(ValueError, match="X must be numbers, but column 1 in row 4 is 'red'"):
         RCGPRegressor().fit(frame.to_numpy(dtype=object), y)
+    frame["colour"] = pd.Series([pd.NA, "red"] * 30, dtype="string")  # of these NumPy makes another error
+    with pytest.raises(ValueError, match="X must be numbers, but column 'colour' in row 1 is 'red'"):
+        RCGPRegressor().fit(frame, y)
     model = RCGPRegressor(centre="prior", objective=None).fit(X, y)
     with pytest.raises(ValueError, match="X must be numbers, but column 0 in row 1 is 'long'"):
         model.predict(np.array([["1", "2"], ["long", "2"]]))

@@ -13,6 +13,9 @@ from torch import Tensor
 
 __all__ = ["all_or_nothing", "as_tensor", "validated"]
 
+# Kinds of NumPy's types that are numbers; those of pandas have the same letters.
+_NUMERIC = "biufc"
+
 
 @contextmanager
 def all_or_nothing(estimator: Any) -> Iterator[None]:
@@ -45,9 +48,7 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
 
 def _refuse_words(values: Any, name: str) -> None:
     """Raise a ValueError that names the first column with a word, and its first row."""
-    for label, column in _columns(values):
-        if getattr(column.dtype, "kind", "O") in "biufc":
-            continue
+    for label, column in _columns_of_objects(values):
         row = next((row for row, cell in enumerate(column) if _is_word(cell)), None)
         if row is None:
             continue
@@ -58,15 +59,17 @@ def _refuse_words(values: Any, name: str) -> None:
         ) from None
 
 
-def _columns(values: Any) -> Iterator[tuple[object, Any]]:
-    """Columns with their names or numbers, of a vector without; each a copy, so that a large table is not."""
+def _columns_of_objects(values: Any) -> Iterator[tuple[object, Any]]:
+    """Columns that are not of numbers, by name or number, of a vector without; of a large table no other is copied."""
     if hasattr(values, "iloc") and hasattr(values, "columns"):
         for number, label in enumerate(values.columns):
             column = values.iloc[:, number]
-            numeric = getattr(column.dtype, "kind", "O") in "biufc"
-            yield repr(str(label)), column if numeric else np.asarray(column, dtype=object)
+            if column.dtype.kind not in _NUMERIC:
+                yield repr(str(label)), np.asarray(column, dtype=object)
         return
     cells = np.atleast_1d(values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object))
+    if cells.dtype.kind in _NUMERIC:
+        return
     if cells.ndim == 1:
         yield None, cells
     else:
@@ -79,5 +82,5 @@ def _is_word(cell: Any) -> bool:
     except ValueError:
         return True
     except TypeError:  # such as None, which stands for a missing value
-        return False
+        pass
     return False

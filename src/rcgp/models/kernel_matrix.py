@@ -178,7 +178,7 @@ class _SquaredExponentialMatrix(torch.autograd.Function):
         X_scaled = X.double() / lengthscale  # differences of squares need all digits,
         X_scaled = X_scaled - X_scaled.mean(dim=0)  # and are small for small squares
         shared = lengthscale.numel() == 1
-        total, spread = scale.double() * 0.0, lengthscale.double() * 0.0
+        total, spread = (torch.zeros_like(value, dtype=torch.float64) for value in (scale, lengthscale))
         for rows, columns, grad_block in _lower_blocks(grad_K):
             distances = _squared_distances(ctx.kernel, X[rows], X[columns], lengthscale)
             W = grad_block.mul_((distances * -0.5).exp_()).double()

@@ -222,10 +222,11 @@ def _try_afresh(course: Course, last: FitReport, objective: Objective, trusted: 
 
 
 def _by_evidence(course: Course, trusted: Tensor) -> bool:
-    """Whether leave-one-out scores mean little: of few rows, or where inputs repeat and twins predict each other."""
+    """Whether leave-one-out scores are not asked for or mean little: of few rows, or of twins that predict each other."""
     X = course.model.train_X[trusted]
-    few = not course.parts.leave_one_out or len(X) < _FEWEST
-    return few or len(np.unique(X.cpu().numpy(), axis=0)) < (1.0 - _TWINS) * len(X)
+    if not course.parts.leave_one_out or len(X) < _FEWEST:
+        return True
+    return len(np.unique(X.cpu().numpy(), axis=0)) < (1.0 - _TWINS) * len(X)
 
 
 def _calibrate(course: Course, trusted: Tensor) -> None:

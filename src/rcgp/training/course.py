@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +17,9 @@ from rcgp.training.fit import FitError, FitReport, fit
 from rcgp.training.objectives import Objective
 from rcgp.training.rows import Prediction, evidence_of
 from rcgp.training.search import Progress
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
 from rcgp.training.tails import Tail
-from rcgp.weights import Plateau
+from rcgp.weights import Plateau, WeightFunction
 
 __all__ = ["REPEATS", "ROUGH", "Course", "Parts"]
 
@@ -62,6 +64,14 @@ class Parts:
     leave_one_out: bool = True
     afresh: bool = True
     calibration: bool = True
+
+
+class Place(NamedTuple):
+    """Where a fit is, to go back to."""
+
+    weight: WeightFunction
+    parameters: list[Tensor]
+    settled: bool
 
 
 class Course:
@@ -140,6 +150,15 @@ class Course:
                 return float(self.evidence_of(rows)(self.model)) / int(rows.sum())
         except NotPositiveDefiniteError:
             return -math.inf
+
+    def place(self) -> Place:
+        """Where the fit is now."""
+        return Place(self.model.weight, hyperparameters_of(self.model), self.settled)
+
+    def go_back(self, place: Place) -> None:
+        """As if nothing had been tried since."""
+        self.model.weight, self.settled = place.weight, place.settled
+        restore_hyperparameters(self.model, place.parameters)
 
     def predict(self) -> Prediction:
         """Each observation from all others."""

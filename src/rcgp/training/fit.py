@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 
 from rcgp.models import RCGP
 from rcgp.training.objectives import OBJECTIVES, Objective, not_chosen_by
-from rcgp.training.search import TOLERANCE, Progress, Search
+from rcgp.training.search import TOLERANCE, Outcome, Progress, Search
 from rcgp.training.status_line import StatusLine
 
 __all__ = ["FitError", "FitReport", "fit", "in_double", "reporter", "scipy_on_one_thread"]
@@ -141,22 +141,8 @@ def fit(
         reporter(progress) as report,
     ):
         search = Search(model, function, report)
-        try:
-            outcomes = [search.run(start, max_iterations, tolerance) for start in search.starts(restarts, seed)]
-        except KeyboardInterrupt:
-            if search.best is None:
-                search.restore()
-            else:
-                search.write(search.best.x)
-            raise
-        except BaseException:
-            search.restore()
-            raise
-        best = max(outcomes, key=lambda outcome: outcome.value)
-        if best.value == -math.inf:
-            search.restore()
-        else:
-            search.write(best.x)
+        outcomes = _search_all(search, restarts, max_iterations, seed, tolerance)
+    best = max(outcomes, key=lambda outcome: outcome.value)
     if best.value == -math.inf:
         size = model.residual().detach().abs()
         raise FitError(
@@ -177,6 +163,32 @@ def fit(
         hyperparameters=model.listed_hyperparameters(),
         held=", ".join(unchosen),
     )
+
+
+def _search_all(
+    search: Search, restarts: int, max_iterations: int, seed: int | None, tolerance: float
+) -> list[Outcome]:
+    """Search from all starts. The model is then at the best end; as it was before where there is none, or one fails.
+
+    After an interrupt it is at the best point met.
+    """
+    try:
+        outcomes = [search.run(start, max_iterations, tolerance) for start in search.starts(restarts, seed)]
+    except KeyboardInterrupt:
+        if search.best is None:
+            search.restore()
+        else:
+            search.write(search.best.x)
+        raise
+    except BaseException:
+        search.restore()
+        raise
+    best = max(outcomes, key=lambda outcome: outcome.value)
+    if best.value == -math.inf:
+        search.restore()
+    else:
+        search.write(best.x)
+    return outcomes
 
 
 @contextmanager

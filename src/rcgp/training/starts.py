@@ -51,15 +51,14 @@ def from_neighbours(course: Course, trusted: Tensor) -> Tensor:
     spread = robust_spread_of(course.y - course.predict().mean)
     if not spread > neighbours.spread > 0.0:
         return trusted
-    weight, parameters, settled = course.model.weight, hyperparameters_of(course.model), course.settled
+    before = course.place()
     restore_hyperparameters(course.model, course.first)
     course.expect(neighbours.median, torch.full_like(course.y, LIMIT * neighbours.spread))
     with suppress(FitError):
         again = course.settle("neighbours", course.within(course.y - neighbours.median, LIMIT * neighbours.spread))
         if robust_spread_of(course.y - course.predict().mean) < spread:
             return again
-    course.model.weight, course.settled = weight, settled
-    restore_hyperparameters(course.model, parameters)
+    course.go_back(before)
     return trusted
 
 
@@ -99,18 +98,16 @@ def from_everyone(course: Course, trusted: Tensor, residual: Tensor) -> Tensor:
     prediction = course.predict()
     if bool((prediction.score(course.y).abs() <= _TAIL).all()):
         return trusted
-    weight, parameters, before = course.model.weight, hyperparameters_of(course.model), prediction.mean
-    evidence = course.evidence(trusted)
+    before, evidence = course.place(), course.evidence(trusted)
     limit = _EVERYONE * robust_spread(residual)
     everyone = course.within(residual, limit)
     restore_hyperparameters(course.model, course.first)
     course.expect(course.y - residual, torch.full_like(course.y, limit))
     fitted = course.attempt("everyone", course.evidence_of(everyone), everyone, ROUGH)
-    gain = (course.y - before).abs() - (course.y - course.predict().mean).abs()
+    gain = (course.y - prediction.mean).abs() - (course.y - course.predict().mean).abs()
     if fitted is not None and float(gain.sum()) > 0.0 and evidence - course.evidence(trusted) <= _FOREIGN:
         return course.settle("everyone", everyone)
-    course.model.weight = weight
-    restore_hyperparameters(course.model, parameters)
+    course.go_back(before)
     return trusted
 
 
@@ -126,8 +123,7 @@ def from_core(course: Course, trusted: Tensor) -> Tensor:
     tail = fit_tail(score.abs().cpu().numpy())
     if tail.degrees > _HEAVIEST:
         return trusted
-    model, settled = course.model, course.settled
-    weight, parameters, value = model.weight, hyperparameters_of(model), _log_density(course, trusted)
+    before, value = course.place(), _log_density(course, trusted)
     course.expect(prediction.mean, LIMIT * tail.scale * prediction.variance.sqrt())
     with suppress(FitError):
         again = course.follow("core", course.within(score, 0.0))
@@ -135,8 +131,7 @@ def from_core(course: Course, trusted: Tensor) -> Tensor:
             again = course.settle("core", again)
             if _log_density(course, again) > value + MARGIN:
                 return again
-    model.weight, course.settled = weight, settled
-    restore_hyperparameters(model, parameters)
+    course.go_back(before)
     return trusted
 
 
@@ -151,8 +146,7 @@ def by_trimming(course: Course, trusted: Tensor) -> Tensor:
     # It takes copies for observations, and many of them for proof that there is no noise.
     if len(course.y) > _FEW or float(course.distinct.double().mean()) < 1.0 - _COPIES:
         return trusted
-    weight, parameters, value = model.weight, hyperparameters_of(model), _log_density(course, trusted)
-    settled = course.settled
+    before, value = course.place(), _log_density(course, trusted)
     restore_hyperparameters(model, course.first)
     try:
         found, _, evaluations = find_trusted(model, max_iterations=course.max_iterations)
@@ -164,8 +158,7 @@ def by_trimming(course: Course, trusted: Tensor) -> Tensor:
         course.expect(prior_mean + trimmed.mean, LIMIT * trimmed.variance.sqrt())
         with suppress(FitError):
             return course.settle("trimmed", found)
-    model.weight, course.settled = weight, settled
-    restore_hyperparameters(model, parameters)
+    course.go_back(before)
     return trusted
 
 
