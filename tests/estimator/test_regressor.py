@@ -447,9 +447,7 @@ def test_a_fit_that_an_input_prevents_names_its_row_and_column(centre, size):
 
 def test_an_input_with_a_long_tail_is_not_blamed_for_an_absurd_observation():
     X, y, _ = make_series()
-    X = np.exp(
-        8.0 * np.random.default_rng(0).standard_normal(X.shape)
-    )  # one is 1e6 times as far as most
+    X = np.exp(8.0 * np.random.default_rng(0).standard_normal(X.shape))  # one is 1e6 times as far as most
     y[7] = 1e300
     with pytest.raises(rcgp.FitError, match="Look at row 7, which lies farthest"):
         RCGPRegressor(centre="prior").fit(X, y)

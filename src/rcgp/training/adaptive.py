@@ -222,7 +222,7 @@ def _try_afresh(course: Course, last: FitReport, objective: Objective, trusted: 
 
 
 def _by_evidence(course: Course, trusted: Tensor) -> bool:
-    """Whether leave-one-out scores are not asked for or mean little: of few rows, or of twins that predict each other."""
+    """Whether leave-one-out scores are not asked for, or mean little: of few rows, or of twins that tell each other."""
     X = course.model.train_X[trusted]
     if not course.parts.leave_one_out or len(X) < _FEWEST:
         return True
