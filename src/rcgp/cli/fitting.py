@@ -26,9 +26,9 @@ __all__ = ["Fitted", "Regressor", "fit_plain", "fit_table"]
 
 Regressor: TypeAlias = RCGPRegressor | SparseRCGPRegressor
 
-# n x n matrices of float64 held at the peak, as measured: while hyperparameters are chosen on n rows, more where there
-# are many features, and by an exact model of n rows that has them.
-_SEARCH_MATRICES, _MODEL_MATRICES = 9.0, 3.5
+# n x n matrices of float64 held at the peak, as measured: while hyperparameters are chosen on n rows, and by an exact
+# model of n rows that has them.
+_SEARCH_MATRICES, _MODEL_MATRICES = 4.5, 3.5
 
 
 @dataclass(frozen=True)
