@@ -649,8 +649,8 @@ def test_a_search_that_is_far_behind_after_one_iteration_is_given_up():
 
 
 def test_everyone_is_not_asked_for_a_row_that_may_be_the_tail(monkeypatch):
-    """Three standard deviations off: not trusted by the rounds, but no reason to doubt them."""
-    X, y = sine(200)
+    """A little more than three standard deviations off: not trusted by the rounds, but no reason to doubt them."""
+    X, y = sine(200, seed=4)
     mean, variance = adapted(X, y)[0].leave_one_out()
 
     def names(size):
@@ -658,10 +658,10 @@ def test_everyone_is_not_asked_for_a_row_that_may_be_the_tail(monkeypatch):
         moved[100] = mean[100] + size * variance[100].sqrt()
         return [step.name for step in adapted(X, moved)[1].rounds]
 
-    assert "everyone" not in names(3.1)
+    assert "everyone" not in names(3.4)
     assert "everyone" in names(8.0)
     monkeypatch.setattr("rcgp.training.starts._TAIL", 0.0)
-    assert "everyone" in names(3.1)
+    assert "everyone" in names(3.4)
 
 
 @pytest.mark.parametrize("name", ["everyone", "outside", "afresh", "closer", "core", "neighbours", "trimmed"])
