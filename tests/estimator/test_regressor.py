@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, RationalQuadratic, WhiteKernel
 
 import rcgp
 from rcgp import RCGP, RCGPRegressor, fit, fit_adaptive
@@ -429,20 +429,45 @@ def test_a_failed_fit_names_the_row_of_the_table():
         assert RCGPRegressor(**arguments).fit(X, y, sample_weight=weights).outliers_[21]
 
 
+def with_absurd_input(size):
+    """A series of which the input of row 21 is absurd, beside a rare indicator, whose median distance is zero."""
+    X, y, _ = make_series()
+    frame = pd.DataFrame({"rare": np.where(np.arange(80) == 50, 1.0, 0.0), "length": X[:, 0]})
+    frame.loc[21, "length"] = size
+    return frame, y
+
+
 @pytest.mark.parametrize("centre", ["adaptive", "prior"])
 @pytest.mark.parametrize("size", [1e12, -1e300])
-def test_a_fit_that_an_input_prevents_names_its_row_and_column(centre, size):
-    X, y, _ = make_series()
-    rare = np.where(np.arange(80) == 50, 1.0, 0.0)  # its median distance is zero, and it is no mistake
-    frame = pd.DataFrame({"rare": rare, "length": X[:, 0]})
-    frame.loc[21, "length"] = size
+def test_an_absurd_input_harms_its_own_row_only(centre, size):
+    frame, y = with_absurd_input(size)
+    good = np.arange(80) != 21
+    model, without = RCGPRegressor(centre=centre).fit(frame, y), RCGPRegressor(centre=centre).fit(frame[good], y[good])
+    np.testing.assert_allclose(model.predict(frame[good]), without.predict(frame[good]), atol=0.05)
+    # Nor does one that is asked for together with good ones.
+    np.testing.assert_allclose(without.predict(frame)[good], without.predict(frame[good]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("centre", ["adaptive", "prior"])
+def test_a_fit_that_an_input_prevents_names_its_row_and_column(centre):
+    frame, y = with_absurd_input(1e300)
     weights = np.where(np.arange(80) < 10, 0.0, 1.0)
-    clue = f"Look at row 21, whose column %s is {size:g}, while half of that column lies within".replace("+", r"\+")
+    clue = r"Look at row 21, whose column %s is 1e\+300, while half of that column lies within"
+    model = RCGPRegressor(kernel=RationalQuadratic() + WhiteKernel(), centre=centre)  # which forgets no distance
     with pytest.raises(rcgp.FitError, match=clue % "'length'") as caught:
-        RCGPRegressor(centre=centre).fit(frame, y, sample_weight=weights)
+        model.fit(frame, y, sample_weight=weights)
     assert caught.value.row == 21
     with pytest.raises(rcgp.FitError, match=clue % "1 of X"):
-        RCGPRegressor(centre=centre).fit(frame.to_numpy(), y)
+        model.fit(frame.to_numpy(), y)
+
+
+def test_a_kernel_that_an_absurd_input_spoils_is_warned_of():
+    frame, y = with_absurd_input(1e9)
+    weights = np.where(np.arange(80) < 10, 0.0, 1.0)
+    told = r"look at row 21, whose column 'length' is 1e\+09, while half of that column .* leave the row out"
+    kernel = RationalQuadratic() + WhiteKernel()
+    with pytest.warns(UserWarning, match=told):
+        RCGPRegressor(kernel=kernel, centre="prior", objective=None).fit(frame, y, sample_weight=weights)
 
 
 def test_an_input_with_a_long_tail_is_not_blamed_for_an_absurd_observation():

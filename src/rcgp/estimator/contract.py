@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,9 @@ __all__ = ["all_or_nothing", "as_tensor", "validated"]
 
 # Kinds of NumPy's types that are numbers; those of pandas have the same letters.
 _NUMERIC = "biufc"
+
+# Of a data frame, cells of these are dates, and spans of time.
+_DATES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 
 
 @contextmanager
@@ -47,13 +51,15 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
 
 
 def _refuse_words(values: Any, name: str) -> None:
-    """Raise a ValueError that names the first column with a word, and its first row."""
+    """Raise a ValueError that names the first column with a word or a date, and its first row."""
     for label, column in _columns_of_objects(values):
-        row = next((row for row, cell in enumerate(column) if _is_word(cell)), None)
+        row = next((row for row, cell in enumerate(column) if isinstance(cell, _DATES) or _is_word(cell)), None)
         if row is None:
             continue
         where = f"row {row}" if label is None else f"column {label} in row {row}"
         advice = "encode the column, as OneHotEncoder in a ColumnTransformer of scikit-learn does"
+        if isinstance(column[row], _DATES):
+            advice = "turn dates into numbers, such as days since the first of them"
         raise ValueError(
             f"{name} must be numbers, but {where} is {str(column[row])[:40]!r}" + (f"; {advice}" if name == "X" else "")
         ) from None

@@ -14,20 +14,19 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from rcgp.estimator.inputs import FarInput, absurd, far_input
 from rcgp.estimator.kernels import Noise, translate
 from rcgp.estimator.outliers import flagged, outlier_scores
 from rcgp.estimator.parameters import Recipe
 from rcgp.models import RCGP
 from rcgp.models.constraints import Between, above
 from rcgp.models.defaults import add_weak_priors, default_kernel, in_units, robust_spread
+from rcgp.models.far_inputs import bears_far_inputs
 from rcgp.models.means import build_mean
 from rcgp.training import AdaptiveReport, FitError, FitReport, centre_on, fit, fit_adaptive
 from rcgp.weights import Plateau, WeightFunction
 
 __all__ = ["Output", "fit_output", "lengthscales"]
-
-# Times the median distance from the middle of its column beyond which an input is held to be a mistake.
-_ABSURD = 1e6
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ def fit_output(
         try:
             report = _choose(how, model, random)
         except FitError as error:  # which knows the rows of the model only
-            far = _distances(model.train_y.unsqueeze(-1))[0].amax() > _ABSURD  # then the inputs are not to blame
-            told = (None if bool(far) else _far_input(model.train_X, names)) or error
+            far = None if absurd(model.train_y) else far_input(model.train_X)  # then the inputs are not to blame
+            told = error if far is None else FitError("the inputs do not allow a fit", far.row, _advice(far, names))
             raise FitError(told.reason, int(used.nonzero()[sample[told.row]]), told.clue) from error
         if not report.converged:
             warnings.warn(
@@ -88,7 +87,19 @@ def fit_output(
         _take_all_rows(model, how, X_used, y_used, precision, report)
         if report is not None:
             report = replace(report, hyperparameters=model.listed_hyperparameters())
+    if not bears_far_inputs(model.kernel) and (far := far_input(X_used)) is not None:
+        warnings.warn(
+            f"look at row {int(used.nonzero()[far.row])}, {_advice(far, names)}: with this kernel it may spoil all "
+            "predictions",
+            stacklevel=5,
+        )
     return _diagnosed(model, report, X, y, used, len(sample))
+
+
+def _advice(far: FarInput, names: Sequence[str] | None) -> str:
+    """What is odd about a row, and what to do."""
+    label = f"column {far.column} of X" if names is None else f"column {str(names[far.column])!r}"
+    return f"whose {label} is {far.told}: correct it or leave the row out"
 
 
 def _choose(how: Recipe, model: RCGP, random: np.random.RandomState) -> FitReport:
@@ -97,37 +108,6 @@ def _choose(how: Recipe, model: RCGP, random: np.random.RandomState) -> FitRepor
         return fit_adaptive(model, max_iterations=how.max_iterations, progress=how.progress)
     seed = int(random.randint(2**31 - 1))
     return fit(model, how.objective or "loo", how.restarts, how.max_iterations, seed, how.progress)
-
-
-def _distances(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distances from the median of each column over the typical one, ``n x d``; the median, and what is typical.
-
-    Typical is the median distance of the values that are not the median themselves: of a rare indicator that is 1.
-    """
-    centre = values.median(dim=0).values
-    distance = (values - centre).abs()
-    typical = torch.where(distance > 0, distance, torch.nan).nanmedian(dim=0).values
-    return (distance / typical).nan_to_num(nan=0.0, posinf=torch.inf), centre, typical
-
-
-def _far_input(X: Tensor, names: Sequence[str] | None) -> FitError | None:
-    """The error that names the input farthest out in its column, if that is absurdly far: all others seem equal then.
-
-    Args:
-        X: ``n x d`` inputs.
-        names: ``d`` names of the columns, or None.
-    """
-    ratio, centre, typical = _distances(X)
-    row, column = divmod(int(ratio.argmax()), X.shape[1])
-    if not bool(ratio[row, column] > _ABSURD):
-        return None
-    label = f"column {column} of X" if names is None else f"column {str(names[column])!r}"
-    return FitError(
-        "the inputs do not allow a fit",
-        row,
-        f"whose {label} is {float(X[row, column]):g}, while half of that column lies within "
-        f"{float(typical[column]):.3g} of {float(centre[column]):.3g}: correct it or leave the row out",
-    )
 
 
 def build_model(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rcgp.models.defaults import robust_scales
-from rcgp.models.kernel_matrix import dense_kernel
+from rcgp.models.kernel_matrix import kernel_rows
 
 __all__ = ["CANDIDATES", "SELECTIONS", "check_selection", "choose_inducing"]
 
@@ -21,6 +21,9 @@ CANDIDATES = 20_000
 # Share of the prior variance below which a row adds nothing that the others do not know: there the choice ends, and the
 # matrix between the chosen ones is as well conditioned as its inverse.
 _NOTHING_NEW = 1e-8
+
+# Scales of its column from where on an input is as far as any: k-means++ computes distances from squares.
+_FARTHEST = 1e4
 
 
 def check_selection(selection: str) -> None:
@@ -58,7 +61,7 @@ def choose_inducing(
         return X[_greedy(kernel, X, count)].clone()
     from sklearn.cluster import kmeans_plusplus  # which takes a second to import
 
-    scaled = ((X - X.median(dim=0).values) / robust_scales(X)).cpu().numpy()
+    scaled = ((X - X.median(dim=0).values) / robust_scales(X)).clamp(-_FARTHEST, _FARTHEST).cpu().numpy()
     _, rows = kmeans_plusplus(scaled, count, random_state=int(random.integers(2**31 - 1)))
     return X[torch.from_numpy(np.unique(rows)).to(X.device)].clone()
 
@@ -70,11 +73,12 @@ def _greedy(kernel: gpytorch.kernels.Kernel, X: Tensor, count: int) -> Tensor:
         enough = _NOTHING_NEW * left
         factor = X.new_empty(count, X.shape[0])  # count x n
         chosen: list[int] = []
+        row_of = kernel_rows(kernel, X)
         for k in range(count):
             row = int(left.argmax())
             if not bool(left[row] > enough[row]):
                 break
-            column = dense_kernel(kernel, X[row : row + 1], X)[0]
+            column = row_of(row)
             column -= factor[:k, row] @ factor[:k]
             factor[k] = column / left[row].sqrt()
             left = (left - factor[k].square()).clamp_min_(0.0)

@@ -14,7 +14,7 @@ the gradient of the matrix, W = Ḡ ∘ K, and inputs X̃ in units of the length
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gpytorch
@@ -23,13 +23,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rcgp.core.sparse import whiten
+from rcgp.models.far_inputs import COMPOSITE, close_gaps
 
-__all__ = ["dense_kernel", "kernel_matrix", "whitened_kernel"]
+__all__ = ["dense_kernel", "kernel_matrix", "kernel_rows", "whitened_kernel"]
 
 # Largest number of rows of a block. Where autograd takes the gradient there is nothing to gain for one or two blocks.
 _BLOCK = 256
 
-_COMPOSITE = (gpytorch.kernels.AdditiveKernel, gpytorch.kernels.ProductKernel)
 _PAIRWISE = (
     gpytorch.kernels.ConstantKernel,
     gpytorch.kernels.CosineKernel,
@@ -55,6 +55,7 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:
         gradient of a usual kernel half of them again.
     """
     parameters = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
+    X, _ = close_gaps(kernel, X, X)
     K: Tensor
     if not torch.is_grad_enabled() or X.requires_grad or not parameters:
         K = dense_kernel(kernel, X, X)
@@ -73,6 +74,7 @@ def dense_kernel(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Ten
     Sums and products are taken of dense matrices: GPyTorch's lazy sum with a linear kernel would factorise the other
     summands, in O(n³) and with a jitter of its own.
     """
+    x1, x2 = close_gaps(kernel, x1, x2)
     K: Tensor
     if not torch.is_grad_enabled() and _is_squared_exponential(kernel):
         K = _squared_exponential(kernel, x1, x2)
@@ -80,12 +82,38 @@ def dense_kernel(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Ten
         K = sum(dense_kernel(part, x1, x2) for part in kernel.kernels)  # type: ignore[assignment]
     elif type(kernel) is gpytorch.kernels.ProductKernel and kernel.active_dims is None:
         K = math.prod(dense_kernel(part, x1, x2) for part in kernel.kernels)  # type: ignore[assignment]
-    elif type(kernel) is gpytorch.kernels.ScaleKernel and type(kernel.base_kernel) in _COMPOSITE:
+    elif _scales_another(kernel):
         K = kernel.outputscale * dense_kernel(kernel.base_kernel, x1, x2)
     else:
         # The same object twice, so that GPyTorch knows the matrix to be symmetric.
         K = kernel(x1, None if x1 is x2 else x2).to_dense()
     return K
+
+
+def kernel_rows(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Callable[[int], Tensor]:
+    """A function that computes a row of the kernel matrix of n points, without gradient: for those that need only some.
+
+    Args:
+        kernel: a GPyTorch kernel.
+        X: ``n x d`` inputs.
+
+    Returns:
+        From the number of a row to its ``n`` values. Cost O(nd) for each.
+    """
+    if not _is_squared_exponential(kernel):
+
+        def row_of_any(row: int) -> Tensor:
+            with torch.no_grad():
+                return dense_kernel(kernel, X[row : row + 1], X)[0]
+
+        return row_of_any
+    scale, columns = kernel.outputscale.detach(), (X / kernel.base_kernel.lengthscale.detach()).T.contiguous()  # d x n
+
+    def row_of_squared_exponential(row: int) -> Tensor:
+        differences: Tensor = columns - columns[:, row : row + 1]
+        return differences.square_().sum(dim=0).mul_(-0.5).exp_().mul_(scale)
+
+    return row_of_squared_exponential
 
 
 def whitened_kernel(kernel: gpytorch.kernels.Kernel, L: Tensor, Z: Tensor, X: Tensor) -> Tensor:
@@ -100,6 +128,14 @@ def whitened_kernel(kernel: gpytorch.kernels.Kernel, L: Tensor, Z: Tensor, X: Te
     with torch.no_grad():
         # Kernel values that were computed here are nobody else's; a user's kernel may keep what it returns.
         return whiten(L, dense_kernel(kernel, Z, X), overwrite=_is_squared_exponential(kernel))
+
+
+def _scales_another(kernel: gpytorch.kernels.Kernel) -> bool:
+    """Whether this is one output scale of a kernel that is made of others, or scaled itself."""
+    if type(kernel) is not gpytorch.kernels.ScaleKernel or kernel.active_dims is not None:
+        return False
+    made_of_others = (*COMPOSITE, gpytorch.kernels.ScaleKernel)
+    return kernel.raw_outputscale.dim() == 0 and type(kernel.base_kernel) in made_of_others
 
 
 def _is_squared_exponential(kernel: gpytorch.kernels.Kernel) -> bool:
@@ -132,7 +168,7 @@ def _is_pairwise(kernel: gpytorch.kernels.Kernel) -> bool:
 
     By exact type: a user's kernel may well treat x1 == x2 as a special case, ``is_stationary`` or not.
     """
-    if type(kernel) in _COMPOSITE:
+    if type(kernel) in COMPOSITE:
         return all(_is_pairwise(part) for part in kernel.kernels)
     if type(kernel) is gpytorch.kernels.ScaleKernel:
         return _is_pairwise(kernel.base_kernel)

@@ -15,6 +15,9 @@ __all__ = ["Neighbours", "ask_neighbours"]
 # Rows that are asked, and rows of the n x n distances held at a time.
 _NEAREST, _CHUNK = 15, 256
 
+# Scales of its column from where on an input is as far as any: the squares of distances must be numbers.
+_FARTHEST = 1e100
+
 # Robust standard deviations from the median of its neighbours within which a row is asked again.
 _AGREES = 2.0
 
@@ -42,7 +45,7 @@ def ask_neighbours(X: Tensor, y: Tensor) -> Neighbours:
         y: ``n`` observations, at least two.
     """
     # From the middle: divided as they are, inputs far from zero (dates) would lose the digits in which they differ.
-    scaled = (X - X.median(dim=0).values) / robust_scales(X)
+    scaled = ((X - X.median(dim=0).values) / robust_scales(X)).clamp(-_FARTHEST, _FARTHEST)
     everyone = torch.ones_like(y, dtype=torch.bool)
     first = _medians(scaled, y, everyone)
     spread = robust_spread_of(y - first)
