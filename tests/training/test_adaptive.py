@@ -12,10 +12,10 @@ from rcgp import RCGP, FitError, fit
 from rcgp.data import prepare
 from rcgp.models.constraints import Between
 from rcgp.models.defaults import add_weak_priors
-from rcgp.training import AdaptiveReport, Parts, fit_adaptive
+from rcgp.training import AdaptiveReport, Parts, adaptive, fit_adaptive
 from rcgp.training.course import Course
 from rcgp.training.neighbours import Neighbours
-from rcgp.training.rows import evidence_of, leave_out_score_of
+from rcgp.training.rows import evidence_of, joint_score_of, leave_out_score_of
 from rcgp.weights import Constant, InverseMultiquadric, Plateau
 
 TEST = torch.linspace(0.2, 9.8, 97, dtype=torch.float64)[:, None]
@@ -788,6 +788,51 @@ def test_without_contests_a_cluster_wins():
     assert error(without) > 5 * error(adapted(X, y)[0])
 
 
+def steep(seed):
+    """A function of two inputs that rises steeply, with noise in proportion and outliers below; flags of the others."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(-1, 1, (150, 2))
+    rise = np.exp(3 * X[:, 0]) / 3
+    y = rise * (1 + 0.3 * np.sin(3 * X[:, 1])) + 0.01 * (0.05 + rise) * random.standard_normal(150)
+    rows = random.permutation(150)[:15]
+    y[rows] -= random.uniform(5, 10, 15)
+    return torch.tensor(X), torch.tensor(y), torch.tensor(~np.isin(np.arange(150), rows))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_line_is_drawn_again_with_the_rows_that_came_back(seed, monkeypatch):
+    X, y, good = steep(seed)
+    model, report = adapted(X, y)
+    assert "line" in [step.name for step in report.rounds]
+    assert int((untrusted(model) & good).sum()) <= 1
+    monkeypatch.setattr(adaptive, "_LINES", 0)
+    once, report = adapted(X, y)
+    assert "line" not in [step.name for step in report.rounds]
+    assert int((untrusted(once) & good).sum()) >= 5
+    for fitted in (model, once):
+        assert bool(untrusted(fitted)[~good].all())
+
+
+@pytest.mark.parametrize("reason", ["all less likely", "a search that fails"])
+def test_rows_do_not_come_back_at_any_price(reason, monkeypatch):
+    X, y, _ = steep(0)
+    search = Course.search
+
+    def arranged(self, name, *arguments):
+        if name == "line":
+            raise FitError("as arranged", 0)
+        return search(self, name, *arguments)
+
+    if reason == "all less likely":
+        monkeypatch.setattr(adaptive, "MISSING", -math.inf)
+    else:
+        monkeypatch.setattr(Course, "search", arranged)
+    model, _ = adapted(X, y)
+    monkeypatch.undo()
+    monkeypatch.setattr(adaptive, "_LINES", 0)
+    assert torch.equal(model.posterior(X).mean, adapted(X, y)[0].posterior(X).mean)
+
+
 @pytest.mark.parametrize("leave_one_out", [True, False])
 def test_the_last_hyperparameters_maximise_the_score_that_was_asked_for(leave_one_out):
     X, y, _ = contaminated()
@@ -795,12 +840,12 @@ def test_the_last_hyperparameters_maximise_the_score_that_was_asked_for(leave_on
     trusted = ~untrusted(model)
     assert report.rounds[-1].trusted == int(trusted.sum())
     sizes = {}
-    for objective in (evidence_of, leave_out_score_of):
+    for objective in (evidence_of, joint_score_of, leave_out_score_of):
         gradients = torch.autograd.grad(objective(trusted)(model), list(model.parameters()))
         sizes[objective] = max(gradient.abs().max().item() for gradient in gradients)
-    chosen, other = (leave_out_score_of, evidence_of) if leave_one_out else (evidence_of, leave_out_score_of)
-    assert sizes[chosen] < 0.1
-    assert sizes[other] > 5 * sizes[chosen]
+    chosen = sizes.pop(joint_score_of if leave_one_out else evidence_of)
+    assert chosen < 0.1
+    assert min(sizes.values()) > 5 * chosen
 
 
 def test_calibration_multiplies_the_variances_by_its_factor():

@@ -12,6 +12,7 @@ from rcgp.training.objectives import leave_one_out, log_prior, marginal
 from rcgp.training.rows import (
     Prediction,
     evidence_of,
+    joint_score_of,
     leave_out_score_of,
     ordinary_score_of,
     predict_from,
@@ -77,7 +78,9 @@ def test_the_leave_out_score_equals_refits_without_each_row(problem):
 
 
 def test_the_ordinary_score_equals_refits_that_know_no_other_rows(problem):
-    rows, expected = np.flatnonzero(ROWS), 0.0
+    rows = np.flatnonzero(ROWS)
+    H = problem.K[np.ix_(rows, rows)] + np.diag(problem.noise[rows])
+    expected = reference.log_marginal(H, problem.y[rows], problem.m[rows], 0.0)
     for i in rows:
         mean, variance = problem.predict(rows[rows != i], problem.y, problem.noise, i)
         expected += reference.log_normal(problem.y[i], mean, variance)
@@ -93,7 +96,28 @@ def test_predictions_from_some_rows_equal_an_ordinary_gp(problem):
     assert not prediction.mean.requires_grad
 
 
-@pytest.mark.parametrize("objective", [evidence_of, leave_out_score_of, ordinary_score_of])
+def test_the_joint_score_adds_the_evidence_of_the_pseudo_data(problem):
+    """Of all rows, but the noise of those that are not scored is no part of it."""
+    rows = torch.tensor(ROWS)
+    H = problem.K + np.diag(problem.r)
+    others = np.sum(reference.log_normal(0.0, 0.0, problem.r[~ROWS]))  # the normaliser of their noise
+    expected = reference.log_marginal(H, problem.z, problem.m, 0.0) - others
+    value = (joint_score_of(rows)(problem.model) - leave_out_score_of(rows)(problem.model)).item()
+    assert value == pytest.approx(expected, rel=1e-9, abs=1e-7)
+
+
+def test_the_evidence_of_the_joint_score_is_that_of_the_trusted_rows_where_others_are_far_out():
+    flat = Plateau(torch.zeros(N, dtype=torch.float64), torch.full((N,), 10.0, dtype=torch.float64))
+    problem = Problem(True, flat)
+    rows = torch.tensor(ROWS)
+    with torch.no_grad():
+        problem.model.train_y.copy_(torch.where(rows, 0.1 * problem.model.train_y.sign(), 1e200))
+    joint = joint_score_of(rows)(problem.model) - leave_out_score_of(rows)(problem.model)
+    expected = evidence_of(rows)(problem.model) - log_prior(problem.model)
+    assert joint.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("objective", [evidence_of, joint_score_of, leave_out_score_of, ordinary_score_of])
 def test_gradients_match_central_differences(problem, objective):
     model, function = problem.model, objective(torch.tensor(ROWS))
     parameters = list(model.parameters())
@@ -114,7 +138,9 @@ def test_with_all_rows_they_are_the_objectives_of_a_plain_fit():
     robust, plain = Problem(True).model, Problem(True, Constant()).model
     assert leave_out_score_of(everyone)(robust).item() == pytest.approx(leave_one_out(robust).item(), abs=1e-10)
     assert evidence_of(everyone)(robust).item() == pytest.approx(marginal(plain).item(), abs=1e-10)
-    assert ordinary_score_of(everyone)(robust).item() == pytest.approx(leave_one_out(plain).item(), abs=1e-10)
+    both = leave_one_out(plain) + marginal(plain) - log_prior(plain)
+    assert ordinary_score_of(everyone)(robust).item() == pytest.approx(both.item(), rel=1e-12)
+    assert joint_score_of(everyone)(plain).item() == pytest.approx(both.item(), rel=1e-12)
 
 
 def test_rows_that_are_left_out_have_no_say():

@@ -12,10 +12,11 @@ holds exactly, given the centres. Who is trusted and what is predicted depend on
 5. If an ordinary GP of all rows predicts them better (rows were rejected that are none), start again from that.
 6. If the residuals may be those of good rows and of many outliers, start again from the half that is predicted best;
    with few rows, from those that are trusted by evidence.
-7. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`).
+7. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`); where rows come back by
+   that, hyperparameters are chosen with them and the line is drawn again.
 8. Rejected rows that crowd together are judged by the rows outside (:mod:`rcgp.training.contested`).
-9. Hyperparameters by the leave-one-out score of the trusted rows, from where the rounds ended or, if a few steps from
-   the first ones score better, from there; and standard deviations checked on halves of the data
+9. Hyperparameters by the leave-one-out score and the evidence of the trusted rows, from where the rounds ended or, if a
+   few steps from the first ones predict better, from there; and standard deviations checked on halves of the data
    (:mod:`rcgp.training.calibration`).
 """
 
@@ -32,10 +33,9 @@ from rcgp.models.defaults import robust_spread
 from rcgp.training.adaptive_report import LIMIT, AdaptiveReport
 from rcgp.training.calibration import excess_variance, scale_variance
 from rcgp.training.contested import contested_rows, judge
-from rcgp.training.course import REPEATS, ROUGH, Course, Parts
+from rcgp.training.course import MISSING, REPEATS, ROUGH, Course, Parts
 from rcgp.training.fit import FitReport, in_double, reporter
-from rcgp.training.objectives import Objective
-from rcgp.training.rows import Prediction, leave_out_score_of, ordinary_score_of
+from rcgp.training.rows import Prediction, joint_score_of, leave_out_score_of, ordinary_score_of
 from rcgp.training.search import Progress
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
 from rcgp.training.starts import by_trimming, from_core, from_everyone, from_neighbours, with_shorter_lengthscales
@@ -47,6 +47,9 @@ __all__ = ["Parts", "centre_on", "fit_adaptive"]
 # Share of rows with the inputs of another one above which leave-one-out scores mean little, and the number of rows from
 # which on they mean something: of ten rows, 95 % intervals would hold 60 to 80 % instead of 85.
 _TWINS, _FEWEST = 0.05, 30
+
+# How often the line is drawn again where rows came back.
+_LINES = 3
 
 # Tolerance of the searches in the end, and in halves of the data, where so many iterations are enough.
 _FINE, _HALF, _HALF_ITERATIONS = 1e-6, 1e-5, 18
@@ -166,10 +169,31 @@ def _run(course: Course) -> FitReport:
 
 
 def _draw_line(course: Course, trusted: Tensor) -> tuple[Tensor, Prediction]:
-    """Who is trusted by the tail of the residuals."""
-    prediction = course.predict()
+    """Who is trusted by the tail of the residuals.
+
+    Rows that come back had no part in the hyperparameters, and with them the others are predicted better: so the line
+    is drawn again, unless those rows make all much less likely.
+    """
     if not course.parts.tail:
-        return trusted, prediction
+        return trusted, course.predict()
+    drawn, prediction = _within_tail(course)
+    for _ in range(_LINES):
+        if int((drawn & ~trusted).sum()) <= course.few():
+            break
+        before, tail, density = course.place(), course.tail, course.log_density(trusted)
+        course.expect(prediction.mean, tail.threshold * prediction.variance.sqrt())
+        fitted = course.attempt("line", course.evidence_of(drawn), drawn, ROUGH)
+        if fitted is None or course.log_density(drawn) < density - MISSING * len(course.y):
+            course.go_back(before)
+            break
+        trusted = drawn
+        drawn, prediction = _within_tail(course)
+    return drawn, prediction
+
+
+def _within_tail(course: Course) -> tuple[Tensor, Prediction]:
+    """The rows within the tail of the residuals, and the predictions that these are from."""
+    prediction = course.predict()
     score = prediction.score(course.y)
     course.tail = fit_tail(score.abs().cpu().numpy())
     return course.within(score, course.tail.threshold), prediction
@@ -200,25 +224,30 @@ def _finish(course: Course, trusted: Tensor) -> FitReport:
     """The last hyperparameters."""
     if _by_evidence(course, trusted):
         return course.search("finish", course.evidence_of(trusted), trusted, _FINE)
-    objective = leave_out_score_of(trusted)
-    last = course.search("finish", objective, trusted, _FINE)
-    return _try_afresh(course, last, objective, trusted) if course.parts.afresh else last
+    last = course.search("finish", joint_score_of(trusted), trusted, _FINE)
+    return _try_afresh(course, last, trusted) if course.parts.afresh else last
 
 
-def _try_afresh(course: Course, last: FitReport, objective: Objective, trusted: Tensor) -> FitReport:
-    """Search from the first hyperparameters, too, if that is soon ahead.
+def _try_afresh(course: Course, last: FitReport, trusted: Tensor) -> FitReport:
+    """Search from the first hyperparameters, too, if the leave-one-out score is soon ahead there.
 
     The score has several maxima, and the evidence may have led to a poor one: it rates a function that is smooth
-    everywhere higher than the leave-one-out score does. Where there is a better one, a few steps are enough to see.
+    everywhere higher than leave-one-out does. Where there is a better one, a few steps are enough to see.
     """
-    found = hyperparameters_of(course.model)
+    found, score = hyperparameters_of(course.model), leave_out_score_of(trusted)
+    with torch.no_grad():
+        reached = float(score(course.model))
     restore_hyperparameters(course.model, course.first)
     for iterations, missing in ((1, _BEHIND * int(trusted.sum())), (_AFRESH - 1, 0.0)):
-        glance = course.attempt("afresh", objective, trusted, _FINE, iterations)
-        if glance is None or glance.value <= last.value - missing:
+        glance = course.attempt("afresh", score, trusted, _FINE, iterations)
+        if glance is None or glance.value <= reached - missing:
             restore_hyperparameters(course.model, found)
             return last
-    return course.search("afresh", objective, trusted, _FINE)
+    other = course.attempt("afresh", joint_score_of(trusted), trusted, _FINE)
+    if other is None or other.value <= last.value:
+        restore_hyperparameters(course.model, found)
+        return last
+    return other
 
 
 def _by_evidence(course: Course, trusted: Tensor) -> bool:

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp.core.trimming import outlier_log_odds
 from rcgp.models import RCGP
 from rcgp.training.adaptive_report import LIMIT, Round
+from rcgp.training.climbing import row_noise
 from rcgp.training.fit import FitError, FitReport, fit
 from rcgp.training.objectives import Objective
 from rcgp.training.rows import Prediction, evidence_of
@@ -21,7 +23,7 @@ from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
 from rcgp.training.tails import Tail
 from rcgp.weights import Plateau, WeightFunction
 
-__all__ = ["REPEATS", "ROUGH", "Course", "Parts"]
+__all__ = ["MISSING", "REPEATS", "ROUGH", "Course", "Parts"]
 
 # How often hyperparameters and weights follow each other at most; how often, if each time fewer rows are trusted; and
 # the share of rows that may still change sides when that ends.
@@ -36,6 +38,11 @@ REPEATS = 2
 #: Searches end early as long as who is trusted is not settled.
 ROUGH = 1e-4
 
+#: Log density of all rows that may be missing for each of them where a step is taken that may lead on. After one round
+#: from the core at most 0.22 were, where outliers were found in the end, and 0.39 where the tail was real; where rows
+#: came back beyond a wider line at most 0.19 were, and 1.4 where they were outliers.
+MISSING = 0.3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
@@ -49,7 +56,8 @@ class Parts:
         trimming: of few rows, start again from those that are trusted by evidence where that is more likely.
         tail: take the threshold from the tail of the residuals; without, it is three standard deviations.
         contested: have rows outside judge rejected rows that crowd together.
-        leave_one_out: choose the last hyperparameters by leave-one-out; without, by the evidence of the trusted rows.
+        leave_one_out: choose the last hyperparameters by leave-one-out and the evidence of the trusted rows; without,
+            by the evidence alone.
         afresh: choose them from the first ones, too, where a few steps from there show that it is worth it.
         calibration: check the standard deviations on halves of the data.
     """
@@ -90,7 +98,7 @@ class Course:
 
     def settle(self, name: str, trusted: Tensor) -> Tensor:
         """Hyperparameters and weights in turn. Returns the rows that are trusted in the end."""
-        few = _SETTLED * len(self.y)
+        few = self.few()
         for done in range(1, _SHRINKING + 1):
             before, trusted = trusted, self.follow(name, trusted)
             self.settled = int((trusted != before).sum()) <= few
@@ -150,6 +158,18 @@ class Course:
                 return float(self.evidence_of(rows)(self.model)) / int(rows.sum())
         except NotPositiveDefiniteError:
             return -math.inf
+
+    def log_density(self, trusted: Tensor) -> float:
+        """Log density of all rows, of those that are not trusted as outliers; minus infinity where there is none.
+
+        At the present hyperparameters. Cost m³ for m trusted rows.
+        """
+        log_odds = outlier_log_odds(self.model.residual().detach(), row_noise(self.model))
+        return self.evidence(trusted) * int(trusted.sum()) + float(log_odds[~trusted & self.distinct].sum())
+
+    def few(self) -> float:
+        """So many rows may change sides without a word."""
+        return _SETTLED * len(self.y)
 
     def place(self) -> Place:
         """Where the fit is now."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from rcgp.training.objectives import Objective, log_prior
 __all__ = [
     "Prediction",
     "evidence_of",
+    "joint_score_of",
     "leave_out_score_of",
     "ordinary_score_of",
     "predict_from",
@@ -75,15 +78,36 @@ def leave_out_score_of(rows: Tensor) -> Objective:
     return leave_out_score
 
 
+def joint_score_of(rows: Tensor) -> Objective:
+    """The leave-one-out score of these rows and their evidence, with the weights that all rows have, plus priors.
+
+    The evidence of pseudo-data is ℓ + Σ log s_i − (m/2) log 2π (:mod:`rcgp.core.evidence`), here summed over these rows
+    only: the others are noise, of which the hyperparameters need not tell.
+
+    Args:
+        rows: ``n`` flags.
+
+    Returns:
+        An objective. Cost n³, no more than that of the leave-one-out score alone.
+    """
+
+    def joint_score(model: RCGP) -> Tensor:
+        terms = model.training_terms()
+        return _joint(model.kernel_matrix(), terms.pseudo, terms.residual, terms.row_noise, rows) + log_prior(model)
+
+    joint_score.__name__ = "leave-one-out score and evidence of the trusted rows"
+    return joint_score
+
+
 def ordinary_score_of(rows: Tensor) -> Objective:
-    """Σ log p(y_i | the other ones of these rows) under an ordinary GP that knows no others, plus priors. Cost m³."""
+    """The same score of these rows under an ordinary GP that knows no others, plus priors. Cost m³."""
 
     def ordinary_score(model: RCGP) -> Tensor:
         pseudo, noise = _ordinary(model, rows)
-        mean, variance = loo.leave_one_out(_kernel(model, rows), pseudo)
-        return loo.log_density(pseudo.target - mean, variance + noise).sum() + log_prior(model)
+        everyone = torch.ones_like(pseudo.target, dtype=torch.bool)
+        return _joint(_kernel(model, rows), pseudo, pseudo.target, noise, everyone) + log_prior(model)
 
-    ordinary_score.__name__ = "ordinary leave-one-out score of the trusted rows"
+    ordinary_score.__name__ = "leave-one-out score and evidence of some rows"
     return ordinary_score
 
 
@@ -104,6 +128,15 @@ def predict_from(model: RCGP, rows: Tensor) -> Prediction:
         prior = model.kernel(X, diag=True)
         row_noise = model.noise if model.sample_weight is None else model.noise / model.sample_weight
         return Prediction(posterior.mean(cross) + model.mean(X), posterior.variance(cross, prior) + row_noise)
+
+
+def _joint(K: Tensor, pseudo: PseudoData, residual: Tensor, row_noise: Tensor, rows: Tensor) -> Tensor:
+    """Leave-one-out score and evidence of some of the rows, from one factorisation."""
+    latent, signal = loo.leave_one_out_and_evidence(K, pseudo)
+    spread = (latent.variance + row_noise)[rows]
+    score = loo.log_density(residual[rows] - latent.mean[rows], spread).sum()
+    constants = pseudo.root_precision[rows].log().sum() - 0.5 * int(rows.sum()) * math.log(2.0 * math.pi)
+    return score + signal + constants
 
 
 def _kernel(model: RCGP, rows: Tensor) -> Tensor:

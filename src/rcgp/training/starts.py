@@ -11,11 +11,10 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from rcgp.core.trimming import outlier_log_odds
 from rcgp.models.defaults import robust_spread
 from rcgp.training.adaptive_report import LIMIT
-from rcgp.training.climbing import MARGIN, row_noise, trimmed_at
-from rcgp.training.course import ROUGH, Course
+from rcgp.training.climbing import MARGIN, trimmed_at
+from rcgp.training.course import MISSING, ROUGH, Course
 from rcgp.training.fit import FitError
 from rcgp.training.neighbours import ask_neighbours
 from rcgp.training.rows import robust_spread_of
@@ -32,9 +31,8 @@ _EVERYONE, _FOREIGN = 1e6, math.log(12.0)
 # Standard deviations up to which normal residuals reach: one table of 300 rows in fifty has a row beyond.
 _TAIL = 4.0
 
-# Degrees of freedom of residuals that may as well be a mixture, and the log density for each row that may be missing
-# after one round from their core: where outliers were found in the end at most 0.22 were, where the tail was real 0.39.
-_HEAVIEST, _MISSING = 2.0, 0.3
+# Degrees of freedom of residuals that may as well be a mixture.
+_HEAVIEST = 2.0
 
 # Share of the scatter of the trusted rows that is left around their predictions where hardly anything was learned, the
 # parts of the first lengthscales that are tried then, and the iterations after which each is given up if not ahead.
@@ -123,13 +121,13 @@ def from_core(course: Course, trusted: Tensor) -> Tensor:
     tail = fit_tail(score.abs().cpu().numpy())
     if tail.degrees > _HEAVIEST:
         return trusted
-    before, value = course.place(), _log_density(course, trusted)
+    before, value = course.place(), course.log_density(trusted)
     course.expect(prediction.mean, LIMIT * tail.scale * prediction.variance.sqrt())
     with suppress(FitError):
         again = course.follow("core", course.within(score, 0.0))
-        if _log_density(course, again) > value - _MISSING * len(course.y):
+        if course.log_density(again) > value - MISSING * len(course.y):
             again = course.settle("core", again)
-            if _log_density(course, again) > value + MARGIN:
+            if course.log_density(again) > value + MARGIN:
                 return again
     course.go_back(before)
     return trusted
@@ -146,26 +144,17 @@ def by_trimming(course: Course, trusted: Tensor) -> Tensor:
     # It takes copies for observations, and many of them for proof that there is no noise.
     if len(course.y) > _FEW or float(course.distinct.double().mean()) < 1.0 - _COPIES:
         return trusted
-    before, value = course.place(), _log_density(course, trusted)
+    before, value = course.place(), course.log_density(trusted)
     restore_hyperparameters(model, course.first)
     try:
         found, _, evaluations = find_trusted(model, max_iterations=course.max_iterations)
     except FitError:
         found, evaluations = trusted, 0
     course.evaluations += evaluations
-    if not torch.equal(found, trusted) and _log_density(course, found) > value + MARGIN:
+    if not torch.equal(found, trusted) and course.log_density(found) > value + MARGIN:
         trimmed, prior_mean = trimmed_at(model), course.y - model.residual().detach()
         course.expect(prior_mean + trimmed.mean, LIMIT * trimmed.variance.sqrt())
         with suppress(FitError):
             return course.settle("trimmed", found)
     course.go_back(before)
     return trusted
-
-
-def _log_density(course: Course, trusted: Tensor) -> float:
-    """Log density of all rows, of those that are not trusted as outliers; minus infinity where it cannot be computed.
-
-    At the present hyperparameters. Cost m³ for m trusted rows.
-    """
-    log_odds = outlier_log_odds(course.model.residual().detach(), row_noise(course.model))
-    return course.evidence(trusted) * int(trusted.sum()) + float(log_odds[~trusted & course.distinct].sum())
