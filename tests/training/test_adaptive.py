@@ -15,7 +15,7 @@ from rcgp.models.defaults import add_weak_priors
 from rcgp.training import AdaptiveReport, Parts, adaptive, fit_adaptive
 from rcgp.training.course import Course
 from rcgp.training.neighbours import Neighbours
-from rcgp.training.rows import evidence_of, joint_score_of, leave_out_score_of
+from rcgp.training.rows import Prediction, evidence_of, joint_score_of, leave_out_score_of
 from rcgp.weights import Constant, InverseMultiquadric, Plateau
 
 TEST = torch.linspace(0.2, 9.8, 97, dtype=torch.float64)[:, None]
@@ -648,20 +648,24 @@ def test_a_search_that_is_far_behind_after_one_iteration_is_given_up():
     assert report.rounds[-1].evaluations < 6
 
 
-def test_everyone_is_not_asked_for_a_row_that_may_be_the_tail(monkeypatch):
-    """A little more than three standard deviations off: not trusted by the rounds, but no reason to doubt them."""
-    X, y = sine(200, seed=4)
-    mean, variance = adapted(X, y)[0].leave_one_out()
-
-    def names(size):
-        moved = y.clone()
-        moved[100] = mean[100] + size * variance[100].sqrt()
-        return [step.name for step in adapted(X, moved)[1].rounds]
-
-    assert "everyone" not in names(3.4)
-    assert "everyone" in names(8.0)
-    monkeypatch.setattr("rcgp.training.starts._TAIL", 0.0)
-    assert "everyone" in names(3.4)
+@pytest.mark.parametrize(
+    ("scores", "outliers"),
+    [
+        ([], True),  # nobody
+        ([20.0, 4.0], True),  # a few
+        ([4.0, 5.0, 8.0, 12.0, 20.0, 30.0], False),  # a peak: rows halfway up
+        ([40.0, 45.0, 50.0, 60.0], True),
+        ([4.0, 45.0, 50.0, 60.0], True),  # one may be the tail
+        ([4.0, 5.0, 6.0, 60.0], False),  # one outlier beside the peak
+    ],
+)
+def test_outliers_are_set_apart_by_a_gap(scores, outliers):
+    X, y = sine(200)
+    course = Course(RCGP(X, y), Parts(), 10, lambda *told: None)
+    residual = torch.linspace(-3.0, 3.0, 200, dtype=torch.float64)
+    residual[: len(scores)] = torch.tensor(scores, dtype=torch.float64)
+    prediction = Prediction(y - residual, torch.ones(200, dtype=torch.float64))
+    assert adaptive._are_outliers(course, prediction, residual > 3.5) == outliers
 
 
 @pytest.mark.parametrize("name", ["everyone", "outside", "afresh", "closer", "core", "neighbours", "trimmed"])
@@ -764,8 +768,8 @@ def test_a_cluster_that_predicts_itself_does_not_win_as_everyone(monkeypatch, da
         model = adapted(X, y, Parts(calibration=False))[0]
         return float((model.posterior(x).mean - torch.from_numpy(problem.test_y)).abs().mean())
 
-    assert mean_error() < 0.05
-    monkeypatch.setattr("rcgp.training.starts._FOREIGN", math.inf)
+    assert mean_error() < 0.02
+    monkeypatch.setattr(adaptive, "_GAP", math.inf)
     assert mean_error() > 0.1
 
 
@@ -869,7 +873,8 @@ def test_real_values_with_a_long_tail_are_not_rejected():
     X = torch.tensor(random.uniform(0, 1, (120, 2)))
     f = torch.exp(4.0 * X[:, 0] * X[:, 1])
     y = f + 0.05 * torch.tensor(random.standard_normal(120))
-    (model, report), (without, _) = adapted(X, y), adapted(X, y, Parts(everyone=False, trimming=False))
+    model, report = adapted(X, y, Parts(trimming=False))
+    without, _ = adapted(X, y, Parts(everyone=False, trimming=False))
     ordinary = RCGP(X, y, weight=Constant())
     fit(ordinary, "marginal")
     error, worse, best = (float((m.posterior(X).mean - f).abs().mean()) for m in (model, without, ordinary))

@@ -9,11 +9,12 @@ holds exactly, given the centres. Who is trusted and what is predicted depend on
    with standard deviations S_i, weights centred on them with the threshold 3 S_i, and the rows within it are trusted.
 3. If that predicts rows worse than the median of their neighbours does (many outliers), start again from those medians.
 4. If hardly anything was learned, the function may be faster than the first lengthscales: try shorter ones.
-5. If an ordinary GP of all rows predicts them better (rows were rejected that are none), start again from that.
-6. If the residuals may be those of good rows and of many outliers, start again from the half that is predicted best;
+5. If the residuals may be those of good rows and of many outliers, start again from the half that is predicted best;
    with few rows, from those that are trusted by evidence.
-7. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`); where rows come back by
+6. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`); where rows come back by
    that, hyperparameters are chosen with them and the line is drawn again.
+7. If no gap sets the rejected rows apart, they may be no outliers but what the function does: if an ordinary GP of all
+   rows predicts better, start again from that.
 8. Rejected rows that crowd together are judged by the rows outside (:mod:`rcgp.training.contested`).
 9. Hyperparameters by the leave-one-out score and the evidence of the trusted rows, from where the rounds ended or, if a
    few steps from the first ones predict better, from there; and standard deviations checked on halves of the data
@@ -48,8 +49,9 @@ __all__ = ["Parts", "centre_on", "fit_adaptive"]
 # which on they mean something: of ten rows, 95 % intervals would hold 60 to 80 % instead of 85.
 _TWINS, _FEWEST = 0.05, 30
 
-# How often the line is drawn again where rows came back.
-_LINES = 3
+# How often the line is drawn again where rows came back, and the ratio of a residual to the next smaller one that tells
+# outliers. Where real peaks and steps were rejected it was at most 4.5, with clusters of outliers 23 to 50.
+_LINES, _GAP = 3, 10.0
 
 # Tolerance of the searches in the end, and in halves of the data, where so many iterations are enough.
 _FINE, _HALF, _HALF_ITERATIONS = 1e-6, 1e-5, 18
@@ -147,13 +149,15 @@ def _run(course: Course) -> FitReport:
         trusted = from_neighbours(course, trusted)
     if course.parts.shorter:
         trusted = with_shorter_lengthscales(course, trusted)
-    if course.parts.everyone and not bool(trusted.all()):
-        trusted = from_everyone(course, trusted, residual)
     if course.parts.core:
         trusted = from_core(course, trusted)
     if course.parts.trimming:
         trusted = by_trimming(course, trusted)
     trusted, prediction = _draw_line(course, trusted)
+    if course.parts.everyone and not _are_outliers(course, prediction, ~trusted):
+        again = from_everyone(course, prediction, residual)
+        if again is not None:
+            trusted, prediction = _draw_line(course, again)
     if course.parts.contested:
         trusted, prediction = _judge(course, trusted, prediction)
     threshold = course.tail.threshold * prediction.variance.sqrt()
@@ -189,6 +193,21 @@ def _draw_line(course: Course, trusted: Tensor) -> tuple[Tensor, Prediction]:
         trusted = drawn
         drawn, prediction = _within_tail(course)
     return drawn, prediction
+
+
+def _are_outliers(course: Course, prediction: Prediction, rejected: Tensor) -> bool:
+    """Whether all but a few of the rejected rows lie beyond a gap in the residuals, or there are no others.
+
+    Values of a function come without one, however steep it is: there are rows halfway up a peak.
+    """
+    score = prediction.score(course.y).abs()
+    beyond = score[rejected].sort().values
+    if len(beyond) <= course.few():
+        return True
+    inside = max(LIMIT, float(score[~rejected].max()))
+    steps = torch.cat([beyond.new_tensor([inside]), beyond])
+    gaps = steps[1:] / steps[:-1]
+    return bool((gaps[: int(course.few()) + 1] > _GAP).any())
 
 
 def _within_tail(course: Course) -> tuple[Tensor, Prediction]:
