@@ -18,6 +18,8 @@ from sklearn.exceptions import ConvergenceWarning
 from rcgp import AdaptiveReport, FitError
 from rcgp.cli.options import Choice, Options, many
 from rcgp.estimator import RCGPRegressor, SparseRCGPRegressor
+from rcgp.estimator.contract import as_tensor
+from rcgp.estimator.inputs import far_input
 from rcgp.estimator.intervals import IntervalWarning, doubt_of
 from rcgp.table import Encoding, TableError, encode, learn_encoding, read_table
 from rcgp.training.memory import available_memory, gigabytes, inducing_bytes
@@ -58,7 +60,8 @@ def fit_table(path: Path, options: Options, console: Console) -> Fitted:
     weight = None if options.weight is None else options.weight.value
     model = _regressor(options, choice, options.centre.value, weight, options.epsilon)
     _fit(model, encoded.X, encoded.y, console, "Fitting the model")
-    notices += [*encoded.notices, *_choice_notices(model, rows, choice, options), *_fit_notices(model, encoded.y)]
+    notices += [*encoded.notices, *_input_notices(encoded.X)]
+    notices += [*_choice_notices(model, rows, choice, options), *_fit_notices(model, encoded.y)]
     return Fitted(model, encoding, encoded.X, encoded.y, notices)
 
 
@@ -122,6 +125,14 @@ def _check_memory(rows: int, choice: Choice, options: Options) -> None:
     needed, free = max(search, model), available_memory()
     if free is not None and needed > free:
         raise TableError(f"{what} about {gigabytes(needed)} GB of memory, and {gigabytes(free)} are free: {remedy}")
+
+
+def _input_notices(X: pd.DataFrame) -> list[str]:
+    """An input that is probably a mistake: it harms its own row only, but whoever made the table wants to know."""
+    far = far_input(as_tensor(X))
+    if far is None:
+        return []
+    return [f"look at row {X.index[far.row]}, whose {str(X.columns[far.column])!r} is {far.told}"]
 
 
 def _choice_notices(model: Regressor, rows: int, choice: Choice, options: Options) -> list[str]:
