@@ -133,6 +133,16 @@ def test_gradients_stay_finite_and_vanish_for_a_deleted_point(dtype):
     assert grad_K[2].abs().max() > 1e-6  # its own leave-one-out prediction still depends on the kernel
 
 
+def test_a_gradient_that_nobody_asked_for_spoils_no_other():
+    """Of the evidence, where an observation that is not scored is huge."""
+    K = torch.eye(4, dtype=torch.float64) + 0.5
+    z = torch.tensor([1.0, 2.0, -1.0, 1e200], dtype=torch.float64)
+    s = torch.tensor([1.0, 1.0, 1.0, 1e-6], dtype=torch.float64, requires_grad=True)
+    mean, variance = leave_one_out(K, PseudoData(z, s))
+    (gradient,) = torch.autograd.grad(mean[:3].sum() + variance[:3].sum(), s)
+    assert gradient.isfinite().all()
+
+
 def test_backward_can_run_twice():
     B, z, s = inputs(4)
     K = (B @ B.mT).requires_grad_()

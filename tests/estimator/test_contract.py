@@ -159,6 +159,15 @@ def test_words_among_numbers_are_named_by_column_and_row():
     frame["colour"] = pd.Series([pd.NA, "red"] * 30, dtype="string")  # of these NumPy makes another error
     with pytest.raises(ValueError, match="X must be numbers, but column 'colour' in row 1 is 'red'"):
         RCGPRegressor().fit(frame, y)
+    days = pd.date_range("2026-01-01", periods=60)
+    for when in (days, days.tz_localize("UTC"), days - days[0]):  # beside numbers, and alone
+        for dated in (pd.DataFrame({"length": X[:, 0], "when": when}), pd.DataFrame({"when": when})):
+            with pytest.raises(ValueError, match=r"X must be numbers, but column 'when' in row 0 is .* turn dates"):
+                RCGPRegressor().fit(dated, y)
+    with pytest.raises(ValueError, match="X must be numbers, but column 0 in row 0 is '2026-01-01"):
+        RCGPRegressor().fit(days.to_numpy()[:, None], y)
+    with pytest.raises(ValueError, match="y must be numbers, but row 0 is '2026-01-01"):
+        RCGPRegressor().fit(X, days.to_numpy())
     model = RCGPRegressor(centre="prior", objective=None).fit(X, y)
     with pytest.raises(ValueError, match="X must be numbers, but column 0 in row 1 is 'long'"):
         model.predict(np.array([["1", "2"], ["long", "2"]]))

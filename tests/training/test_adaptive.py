@@ -25,8 +25,10 @@ SEEDS = range(6)
 MANY_ABOVE = {"share": 0.4, "seed": 1, "sides": [1.0]}
 #: The part of the recipe that a search belongs to.
 PART_OF = {
+    "afar": "afar",
     "everyone": "everyone",
     "outside": "contested",
+    "judged": "contested",
     "afresh": "afresh",
     "closer": "shorter",
     "core": "core",
@@ -668,11 +670,50 @@ def test_outliers_are_set_apart_by_a_gap(scores, outliers):
     assert adaptive._are_outliers(course, prediction, residual > 3.5) == outliers
 
 
-@pytest.mark.parametrize("name", ["everyone", "outside", "afresh", "closer", "core", "neighbours", "trimmed"])
-def test_an_attempt_that_fails_changes_nothing(name, monkeypatch):
+def peak(n=200, seed=0):
+    """A peak of two inputs whose rows the rounds take for outliers."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(0, 1, (n, 2))
+    f = 3 * np.exp(-((X - 0.5) ** 2).sum(axis=1) / 0.02)
+    return torch.tensor(X), torch.tensor(f + 0.01 * random.standard_normal(n))
+
+
+def yacht(contamination, split, home):
+    """A problem of Yacht: training inputs and observations, and flags of the outliers."""
+    problem = prepare("yacht", contamination, "paper", split, home=home)
+    return tuple(torch.from_numpy(part) for part in (problem.train_X, problem.train_y, problem.mask))
+
+
+def fast_sine():
+    X = torch.linspace(0, 10, 200, dtype=torch.float64)[:, None]
+    return X, torch.sin(8 * X[:, 0]) + 0.1 * torch.tensor(np.random.default_rng(0).standard_normal(200))
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("afar", 1),
+        ("afar", 2),
+        ("everyone", 1),
+        ("everyone", 2),
+        ("outside", 1),
+        ("judged", 1),
+        ("afresh", 1),
+        ("closer", 1),
+        ("closer", 3),
+        ("core", 1),
+        ("neighbours", 1),
+        ("trimmed", 1),
+    ],
+)
+def test_an_attempt_that_fails_changes_nothing(name, call, monkeypatch, data_home):
     X, y = with_cluster()
-    if name == "closer":
-        y = torch.tensor(np.random.default_rng(0).standard_normal(len(y)))
+    if name == "afar":
+        X, y, _ = yacht("asymmetric", 209, data_home)
+    elif name == "everyone":
+        X, y = peak()
+    elif name == "closer":
+        X, y = fast_sine()
     elif name == "core":
         X, y, _ = smooth(300, 10, 0.3, 0)
     elif name == "neighbours":
@@ -685,12 +726,13 @@ def test_an_attempt_that_fails_changes_nothing(name, monkeypatch):
     def failing(self, step, *arguments):
         if step == name:
             tried.append(step)
-            raise FitError("as arranged", row=0)
+            if len(tried) >= call:
+                raise FitError("as arranged", row=0)
         return search(self, step, *arguments)
 
     monkeypatch.setattr(Course, "search", failing)
     model, _ = adapted(X, y, Parts(calibration=False))
-    assert tried
+    assert len(tried) >= call
     assert same(snapshot(model), snapshot(expected))
 
 
@@ -741,6 +783,16 @@ def test_a_tail_that_is_real_is_not_called_outliers(seed):
     assert same(snapshot(model), snapshot(expected))
 
 
+def test_rows_of_a_long_tail_are_found_again_from_afar(data_home):
+    """A quarter of the good rows lies beyond the first window, and the rounds do not find them."""
+    X, y, outlying = yacht("asymmetric", 302, data_home)
+    (model, report), (without, _) = (adapted(X, y, Parts(afar=afar, calibration=False)) for afar in (True, False))
+    assert "afar" in {step.name for step in report.rounds}
+    assert bool(untrusted(model)[outlying].all())
+    assert int((untrusted(model) & ~outlying).sum()) < 5
+    assert int((untrusted(without) & ~outlying).sum()) > 10
+
+
 def test_neighbours_that_lead_to_something_worse_are_forgotten(monkeypatch):
     X, y, _ = contaminated(share=0.2)
     expected, _ = adapted(X, y, Parts(neighbours=False, calibration=False))
@@ -761,16 +813,14 @@ def test_at_least_half_of_the_rows_are_trusted():
 
 
 def test_a_cluster_that_predicts_itself_does_not_win_as_everyone(monkeypatch, data_home):
-    problem = prepare("yacht", "focused", "paper", 8, home=data_home)
-    X, y, x = (torch.from_numpy(part) for part in (problem.train_X, problem.train_y, problem.test_X))
+    X, y, outlying = yacht("focused", 8, data_home)
 
-    def mean_error():
-        model = adapted(X, y, Parts(calibration=False))[0]
-        return float((model.posterior(x).mean - torch.from_numpy(problem.test_y)).abs().mean())
+    def found():
+        return int(untrusted(adapted(X, y, Parts(calibration=False))[0])[outlying].sum())
 
-    assert mean_error() < 0.02
+    assert found() == int(outlying.sum())
     monkeypatch.setattr(adaptive, "_GAP", math.inf)
-    assert mean_error() > 0.1
+    assert found() == 0
 
 
 def test_without_the_tail_the_threshold_is_three():
@@ -808,11 +858,11 @@ def test_the_line_is_drawn_again_with_the_rows_that_came_back(seed, monkeypatch)
     X, y, good = steep(seed)
     model, report = adapted(X, y)
     assert "line" in [step.name for step in report.rounds]
-    assert int((untrusted(model) & good).sum()) <= 1
     monkeypatch.setattr(adaptive, "_LINES", 0)
     once, report = adapted(X, y)
     assert "line" not in [step.name for step in report.rounds]
-    assert int((untrusted(once) & good).sum()) >= 5
+    lost, lost_once = (int((untrusted(fitted) & good).sum()) for fitted in (model, once))
+    assert lost < 0.5 * lost_once
     for fitted in (model, once):
         assert bool(untrusted(fitted)[~good].all())
 
@@ -848,7 +898,6 @@ def test_the_last_hyperparameters_maximise_the_score_that_was_asked_for(leave_on
         gradients = torch.autograd.grad(objective(trusted)(model), list(model.parameters()))
         sizes[objective] = max(gradient.abs().max().item() for gradient in gradients)
     chosen = sizes.pop(joint_score_of if leave_one_out else evidence_of)
-    assert chosen < 0.1
     assert min(sizes.values()) > 5 * chosen
 
 

@@ -112,7 +112,7 @@ class _LeaveOneOutMoments(torch.autograd.Function):
         others = (P0 @ p.unsqueeze(-1)).squeeze(-1)  # P°p
         u = others + diagonal * p + 0.5 * c * beta
         grad_K, squares = _backward_products(P0, diagonal, q, u, beta, s, c)
-        grad_s = -2.0 / s * (beta * others - squares) - c * (s * nu + beta.square() / s)
+        grad_s = -2.0 / s * (beta * others - squares) - c * s * nu - (c * beta) * (beta / s)
         return grad_K, -s * (others + c * beta), grad_s
 
 

@@ -39,6 +39,9 @@ def as_tensor(values: Any) -> Tensor:
 
 def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """X, or X and y, in float64 by scikit-learn's checks; of a word among the numbers column and row are named."""
+    for name, values in zip("Xy", (X, *y), strict=False):
+        if _all_dates(values):  # which scikit-learn takes for numbers in units of its own
+            _refuse_words(values, name)
     try:
         checked = validate_data(estimator, X, *y, dtype=np.float64, ensure_all_finite=False, **options)
         return (checked[0], np.asarray(checked[1], dtype=np.float64)) if y else checked
@@ -48,6 +51,12 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         for name, values in zip("Xy", (X, *y), strict=False):
             _refuse_words(values, name)
         raise
+
+
+def _all_dates(values: Any) -> bool:
+    """Whether all columns of a table, or an array, are dates or spans of time."""
+    dtypes = list(getattr(values, "dtypes", [])) if hasattr(values, "columns") else [getattr(values, "dtype", None)]
+    return bool(dtypes) and all(getattr(dtype, "kind", None) in ("m", "M") for dtype in dtypes)
 
 
 def _refuse_words(values: Any, name: str) -> None:

@@ -31,6 +31,9 @@ __all__ = [
 #: spread of the data, or of the starting value if that is smaller.
 NOISE_FLOOR = 1e-12
 
+# How many times wider the middle of a column is with its outermost values, where one of them must be a mistake.
+_ABSURD = 1e3
+
 # Standard deviation of the logarithms of output scale and noise variance under the weak priors.
 _LOG_SPREAD = 2.0
 
@@ -60,9 +63,22 @@ def robust_scales(X: Tensor) -> Tensor:
     The width of the middle 90 % of its values as a multiple of a normal distribution's, so that a bad value does not
     set the scale; the standard deviation where that width is zero (a rare indicator), 1 for a constant column.
     """
-    low, high = torch.quantile(X, X.new_tensor([0.05, 0.95]), dim=0)
-    width = (high / 3.29 - low / 3.29).abs()  # divided first: the difference of two large numbers may overflow
+    ends = X.new_tensor([0.05, 0.95])
+    width, inner = _width(*torch.quantile(X, ends, dim=0)), _width(*_inner_quantiles(X, ends))
+    # Of at most twenty values the quantiles lean on the outermost ones, of which one may be absurd.
+    width = torch.where((inner > 0) & (width > _ABSURD * inner), inner, width)
     return torch.where(width > 0, width, column_scales(X))
+
+
+def _inner_quantiles(X: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """The values next to two quantiles, towards the middle."""
+    low = torch.quantile(X, ends[0], dim=0, interpolation="higher")
+    return low, torch.quantile(X, ends[1], dim=0, interpolation="lower")
+
+
+def _width(low: Tensor, high: Tensor) -> Tensor:
+    """Distance of two quantiles over a normal distribution's: divided first, since a difference may overflow."""
+    return (high / 3.29 - low / 3.29).abs()
 
 
 def default_kernel(scales: Tensor, spread: float) -> gpytorch.kernels.Kernel:

@@ -98,7 +98,7 @@ def kernel_rows(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Callable[[int], T
         X: ``n x d`` inputs.
 
     Returns:
-        From the number of a row to its ``n`` values. Cost O(nd) for each.
+        From the number of a row to its ``n`` values. Cost O(nd) for each, of other kernels a sort where inputs are far.
     """
     if not _is_squared_exponential(kernel):
 
@@ -107,11 +107,12 @@ def kernel_rows(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Callable[[int], T
                 return dense_kernel(kernel, X[row : row + 1], X)[0]
 
         return row_of_any
-    scale, columns = kernel.outputscale.detach(), (X / kernel.base_kernel.lengthscale.detach()).T.contiguous()  # d x n
+    scale, columns = kernel.outputscale.detach(), X.T.contiguous()  # d x n
+    lengthscale = kernel.base_kernel.lengthscale.detach().reshape(-1, 1)
 
     def row_of_squared_exponential(row: int) -> Tensor:
         differences: Tensor = columns - columns[:, row : row + 1]
-        return differences.square_().sum(dim=0).mul_(-0.5).exp_().mul_(scale)
+        return differences.div_(lengthscale).square_().sum(dim=0).mul_(-0.5).exp_().mul_(scale)
 
     return row_of_squared_exponential
 

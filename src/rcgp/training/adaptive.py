@@ -9,8 +9,8 @@ holds exactly, given the centres. Who is trusted and what is predicted depend on
    with standard deviations S_i, weights centred on them with the threshold 3 S_i, and the rows within it are trusted.
 3. If that predicts rows worse than the median of their neighbours does (many outliers), start again from those medians.
 4. If hardly anything was learned, the function may be faster than the first lengthscales: try shorter ones.
-5. If the residuals may be those of good rows and of many outliers, start again from the half that is predicted best;
-   with few rows, from those that are trusted by evidence.
+5. If the residuals may be those of good rows and of many outliers, start again from a wide window around the prior
+   mean, and from the half that is predicted best; with few rows, from those that are trusted by evidence.
 6. The tail of the residuals of the bulk says how far is too far (:mod:`rcgp.training.tails`); where rows come back by
    that, hyperparameters are chosen with them and the line is drawn again.
 7. If no gap sets the rejected rows apart, they may be no outliers but what the function does: if an ordinary GP of all
@@ -24,6 +24,7 @@ holds exactly, given the centres. Who is trusted and what is predicted depend on
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -35,11 +36,18 @@ from rcgp.training.adaptive_report import LIMIT, AdaptiveReport
 from rcgp.training.calibration import excess_variance, scale_variance
 from rcgp.training.contested import contested_rows, judge
 from rcgp.training.course import MISSING, REPEATS, ROUGH, Course, Parts
-from rcgp.training.fit import FitReport, in_double, reporter
+from rcgp.training.fit import FitError, FitReport, in_double, reporter
 from rcgp.training.rows import Prediction, joint_score_of, leave_out_score_of, ordinary_score_of
 from rcgp.training.search import Progress
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
-from rcgp.training.starts import by_trimming, from_core, from_everyone, from_neighbours, with_shorter_lengthscales
+from rcgp.training.starts import (
+    by_trimming,
+    from_afar,
+    from_core,
+    from_everyone,
+    from_neighbours,
+    with_shorter_lengthscales,
+)
 from rcgp.training.tails import fit_tail
 from rcgp.weights import Plateau
 
@@ -149,6 +157,8 @@ def _run(course: Course) -> FitReport:
         trusted = from_neighbours(course, trusted)
     if course.parts.shorter:
         trusted = with_shorter_lengthscales(course, trusted)
+    if course.parts.afar:
+        trusted = from_afar(course, trusted, residual)
     if course.parts.core:
         trusted = from_core(course, trusted)
     if course.parts.trimming:
@@ -192,6 +202,7 @@ def _draw_line(course: Course, trusted: Tensor) -> tuple[Tensor, Prediction]:
             break
         trusted = drawn
         drawn, prediction = _within_tail(course)
+        course.settled = int((drawn != trusted).sum()) <= course.few()
     return drawn, prediction
 
 
@@ -223,20 +234,22 @@ def _judge(course: Course, trusted: Tensor, prediction: Prediction) -> tuple[Ten
     region = contested_rows(course.model, trusted)
     if region is None:
         return trusted, prediction
-    parameters = hyperparameters_of(course.model)
+    before = course.place()
     restore_hyperparameters(course.model, course.first)
     outside = trusted & ~region
     fitted = course.attempt("outside", course.evidence_of(outside), outside, ROUGH)
     verdict = None if fitted is None else judge(course.model, trusted, region, LIMIT)
-    if verdict is None:
-        restore_hyperparameters(course.model, parameters)
-        return trusted, prediction
-    course.contested = int(region.sum())
-    mixed = Prediction(
-        *(torch.where(region, new, old) for new, old in zip(verdict.prediction, prediction, strict=True))
-    )
-    course.expect(mixed.mean, LIMIT * mixed.variance.sqrt())
-    return _draw_line(course, course.settle("judged", verdict.trusted))
+    if verdict is not None:
+        mixed = Prediction(
+            *(torch.where(region, new, old) for new, old in zip(verdict.prediction, prediction, strict=True))
+        )
+        course.expect(mixed.mean, LIMIT * mixed.variance.sqrt())
+        with suppress(FitError):
+            judged = course.settle("judged", verdict.trusted)
+            course.contested = int(region.sum())
+            return _draw_line(course, judged)
+    course.go_back(before)
+    return trusted, prediction
 
 
 def _finish(course: Course, trusted: Tensor) -> FitReport:

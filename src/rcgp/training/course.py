@@ -51,10 +51,12 @@ class Parts:
     Attributes:
         neighbours: start again from the medians of neighbours where the rounds went wrong.
         shorter: try shorter lengthscales where hardly anything was learned.
-        everyone: start again from an ordinary GP of all rows where that predicts better.
+        afar: start again from a wide window around the prior mean where many rows were rejected, with the heaviest of
+            tails.
         core: start again from the half that is predicted best where residuals have the heaviest of tails.
         trimming: of few rows, start again from those that are trusted by evidence where that is more likely.
         tail: take the threshold from the tail of the residuals; without, it is three standard deviations.
+        everyone: start again from an ordinary GP of all rows where no gap sets the rejected apart and that is better.
         contested: have rows outside judge rejected rows that crowd together.
         leave_one_out: choose the last hyperparameters by leave-one-out and the evidence of the trusted rows; without,
             by the evidence alone.
@@ -64,10 +66,11 @@ class Parts:
 
     neighbours: bool = True
     shorter: bool = True
-    everyone: bool = True
+    afar: bool = True
     core: bool = True
     trimming: bool = True
     tail: bool = True
+    everyone: bool = True
     contested: bool = True
     leave_one_out: bool = True
     afresh: bool = True

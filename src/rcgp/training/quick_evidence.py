@@ -37,7 +37,7 @@ __all__ = ["QuickEvidence"]
 
 Array = NDArray[np.float64]
 
-# Numbers that squared differences may take, and what the logarithm of a hyperparameter may be.
+# Numbers that squared differences may take, and how far the logarithm of a hyperparameter may go.
 _LARGEST, _FAR = 2_000_000, 60.0
 
 
@@ -296,8 +296,11 @@ def _variable(owner: gpytorch.Module, name: str) -> _Variable | None:
         return None
     if constraint is not None and (constraint.lower_bound.numel() != 1 or constraint.upper_bound.numel() != 1):
         return None
-    lower = math.log(max(float(constraint.lower_bound) * (1.0 + 1e-6), math.exp(-_FAR)))
-    upper = math.log(min(float(constraint.upper_bound), math.exp(_FAR)))
+    values = getattr(owner, name).detach().double().log()  # of huge or tiny observations they are far from zero
+    least, most = min(0.0, float(values.min())) - _FAR, max(0.0, float(values.max())) + _FAR
+    bounds = float(constraint.lower_bound) * (1.0 + 1e-6), float(constraint.upper_bound)
+    lower = max(math.log(bounds[0]), least) if bounds[0] > 0.0 else least
+    upper = min(math.log(bounds[1]), most)
     prior = None
     for p in priors:
         prior = p.loc.detach().double().reshape(-1).numpy(), p.scale.detach().double().reshape(-1).numpy()

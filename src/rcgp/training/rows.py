@@ -79,33 +79,34 @@ def leave_out_score_of(rows: Tensor) -> Objective:
 
 
 def joint_score_of(rows: Tensor) -> Objective:
-    """The leave-one-out score of these rows and their evidence, with the weights that all rows have, plus priors.
+    """The leave-one-out score of these rows and their evidence, with the weights that they have, plus priors.
 
-    The evidence of pseudo-data is ℓ + Σ log s_i − (m/2) log 2π (:mod:`rcgp.core.evidence`), here summed over these rows
-    only: the others are noise, of which the hyperparameters need not tell.
+    Σ log p(y_i | the other ones of these rows) + log N(z; 0, K + R), z and R of these rows. The others have no say: the
+    evidence knows only how unlikely they are, and those just beyond their threshold would be explained by more noise.
 
     Args:
         rows: ``n`` flags.
 
     Returns:
-        An objective. Cost n³, no more than that of the leave-one-out score alone.
+        An objective. Cost m³ for m rows, no more than that of the leave-one-out score alone.
     """
 
     def joint_score(model: RCGP) -> Tensor:
         terms = model.training_terms()
-        return _joint(model.kernel_matrix(), terms.pseudo, terms.residual, terms.row_noise, rows) + log_prior(model)
+        pseudo = PseudoData(terms.pseudo.target[rows], terms.pseudo.root_precision[rows])
+        noise = terms.row_noise if model.sample_weight is None else terms.row_noise[rows]
+        return _joint(_kernel(model, rows), pseudo, terms.residual[rows], noise) + log_prior(model)
 
     joint_score.__name__ = "leave-one-out score and evidence of the trusted rows"
     return joint_score
 
 
 def ordinary_score_of(rows: Tensor) -> Objective:
-    """The same score of these rows under an ordinary GP that knows no others, plus priors. Cost m³."""
+    """The same score of these rows under an ordinary GP, whose rows all have full weight, plus priors. Cost m³."""
 
     def ordinary_score(model: RCGP) -> Tensor:
         pseudo, noise = _ordinary(model, rows)
-        everyone = torch.ones_like(pseudo.target, dtype=torch.bool)
-        return _joint(_kernel(model, rows), pseudo, pseudo.target, noise, everyone) + log_prior(model)
+        return _joint(_kernel(model, rows), pseudo, pseudo.target, noise) + log_prior(model)
 
     ordinary_score.__name__ = "leave-one-out score and evidence of some rows"
     return ordinary_score
@@ -130,13 +131,12 @@ def predict_from(model: RCGP, rows: Tensor) -> Prediction:
         return Prediction(posterior.mean(cross) + model.mean(X), posterior.variance(cross, prior) + row_noise)
 
 
-def _joint(K: Tensor, pseudo: PseudoData, residual: Tensor, row_noise: Tensor, rows: Tensor) -> Tensor:
-    """Leave-one-out score and evidence of some of the rows, from one factorisation."""
+def _joint(K: Tensor, pseudo: PseudoData, residual: Tensor, noise: Tensor) -> Tensor:
+    """Leave-one-out score and evidence of rows, from one factorisation."""
     latent, signal = loo.leave_one_out_and_evidence(K, pseudo)
-    spread = (latent.variance + row_noise)[rows]
-    score = loo.log_density(residual[rows] - latent.mean[rows], spread).sum()
-    constants = pseudo.root_precision[rows].log().sum() - 0.5 * int(rows.sum()) * math.log(2.0 * math.pi)
-    return score + signal + constants
+    score = loo.log_density(residual - latent.mean, latent.variance + noise).sum()
+    s = pseudo.root_precision
+    return score + signal + s.log().sum() - 0.5 * s.shape[-1] * math.log(2.0 * math.pi)
 
 
 def _kernel(model: RCGP, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where rounds start again: from neighbours, with shorter lengthscales, from everyone, from the core, or by trimming.
+"""Where rounds start again: from neighbours, from shorter lengthscales, afar, the core or everyone, or by trimming.
 
 Rounds that follow each other may settle on the wrong rows. Each of these tries another start and keeps what is better.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.models.defaults import robust_spread
@@ -21,13 +23,16 @@ from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters,
 from rcgp.training.tails import fit_tail
 from rcgp.training.trimmed import find_trusted
 
-__all__ = ["by_trimming", "from_core", "from_everyone", "from_neighbours", "with_shorter_lengthscales"]
+__all__ = ["by_trimming", "from_afar", "from_core", "from_everyone", "from_neighbours", "with_shorter_lengthscales"]
 
 # Robust standard deviations around the prior mean within which every row is asked.
 _EVERYONE = 1e6
 
 # Degrees of freedom of residuals that may as well be a mixture.
 _HEAVIEST = 2.0
+
+# Share of trusted rows below which many were rejected, and the robust standard deviations of a wide window.
+_MANY, _WIDE = 0.75, 12.0
 
 # Share of the scatter of the trusted rows that is left around their predictions where hardly anything was learned, the
 # parts of the first lengthscales that are tried then, and the iterations after which each is given up if not ahead.
@@ -64,21 +69,23 @@ def with_shorter_lengthscales(course: Course, trusted: Tensor) -> Tensor:
     left = robust_spread_of((course.y - course.predict().mean)[trusted])
     if left < _UNLEARNED * robust_spread_of((course.y - course.y[trusted].median())[trusted]):
         return trusted
-    weight, parameters, best = course.model.weight, hyperparameters_of(course.model), course.evidence(trusted)
-    first, found = course.first, False
+    before, best = course.place(), course.evidence(trusted)
+    first, parameters = course.first, None
     for factor in _SHORTER:
         restore_hyperparameters(course.model, first)
         shorten_lengthscales(course.model, factor)
         start = hyperparameters_of(course.model)
         glance = course.attempt("closer", course.evidence_of(trusted), trusted, ROUGH, _ITERATIONS)
         if glance is not None and glance.value / int(trusted.sum()) > best:
-            best, found = glance.value / int(trusted.sum()), True
-            course.first, parameters = start, hyperparameters_of(course.model)
-    restore_hyperparameters(course.model, parameters)
-    if not found:
-        course.model.weight = weight
-        return trusted
-    return course.settle("closer", trusted)
+            best, parameters = glance.value / int(trusted.sum()), hyperparameters_of(course.model)
+            course.first = start
+    if parameters is not None:
+        restore_hyperparameters(course.model, parameters)
+        with suppress(FitError):
+            return course.settle("closer", trusted)
+    course.go_back(before)
+    course.first = first
+    return trusted
 
 
 def from_everyone(course: Course, prediction: Prediction, residual: Tensor) -> Tensor | None:
@@ -101,9 +108,31 @@ def from_everyone(course: Course, prediction: Prediction, residual: Tensor) -> T
     fitted = course.attempt("everyone", course.evidence_of(everyone), everyone, ROUGH)
     gain = (course.y - prediction.mean).abs() - (course.y - course.predict().mean).abs()
     if fitted is not None and float(gain.sum()) > 0.0:
-        return course.settle("everyone", everyone)
+        with suppress(FitError):
+            return course.settle("everyone", everyone)
     course.go_back(before)
     return None
+
+
+def from_afar(course: Course, trusted: Tensor, residual: Tensor) -> Tensor:
+    """Start again from a wide window around the prior mean, where many rows were rejected and tails are the heaviest.
+
+    Of values with a long tail of their own, such as prices, a quarter may lie beyond three robust standard deviations
+    of the median, and rounds that begin without them may not find them again. Both hypotheses are compared as those of
+    :func:`from_core`.
+    """
+    if float(trusted.double().mean()) > _MANY or fit_tail(_scores(course)).degrees > _HEAVIEST:
+        return trusted
+    before, value = course.place(), course.log_density(trusted)
+    limit = _WIDE * robust_spread(residual)
+    restore_hyperparameters(course.model, course.first)
+    course.expect(course.y - residual, torch.full_like(course.y, limit))
+    with suppress(FitError):
+        again = course.settle("afar", course.within(residual, limit))
+        if course.log_density(again) > value + MARGIN:
+            return again
+    course.go_back(before)
+    return trusted
 
 
 def from_core(course: Course, trusted: Tensor) -> Tensor:
@@ -155,3 +184,9 @@ def by_trimming(course: Course, trusted: Tensor) -> Tensor:
             return course.settle("trimmed", found)
     course.go_back(before)
     return trusted
+
+
+def _scores(course: Course) -> NDArray[np.float64]:
+    """How far each row lies from its prediction, in standard deviations."""
+    scores: NDArray[np.float64] = course.predict().score(course.y).abs().cpu().numpy()
+    return scores
