@@ -234,7 +234,7 @@ def run(benchmark, bars, monkeypatch, capsys):
 def test_the_command_says_which_splits_were_used_for_tuning(run):
     printed, code = run("--splits", "2")
     assert code == 0
-    tuned = "tuned on splits 100 to 115 and 200 to 209 of synthetic, boston, energy, yacht, not on these, but three"
+    tuned = "tuned on splits 100 to 115, 200 to 209, 300 to 309 of synthetic, boston, energy, yacht, not on these, but"
     assert tuned in printed.out
     assert "| synthetic uniform 40 % | 2 " in printed.out
     printed, _ = run("--splits", "2", "--first", "99", "--contamination", "clean")

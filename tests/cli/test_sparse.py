@@ -274,7 +274,8 @@ def test_a_sparse_fit_with_too_few_points_says_so(tmp_path, capsys):
     pd.DataFrame({"x": x, "y": y}).to_csv(tmp_path / "fast.csv", index=False)
     command = ("fit", tmp_path / "fast.csv", "--target", "y", "--sparse", "--fit-rows", "200")
     assert rcgp_command(*command, "--inducing", "6") == 0
-    assert re.search("note: 6 inducing points are too few.*; raise --inducing, or --fit-rows", capsys.readouterr().err)
+    told = "note: 6 inducing points are (too few|few).*; raise --inducing, or --fit-rows"  # as errors or as variance
+    assert re.search(told, capsys.readouterr().err)
     assert rcgp_command(*command, "--inducing", "30") == 0
     out, err = capsys.readouterr()
     assert "raise --inducing" not in err
