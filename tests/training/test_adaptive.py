@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rcgp import RCGP, FitError, fit
-from rcgp.data import prepare
+from rcgp.data import load, prepare
 from rcgp.models.constraints import Between
 from rcgp.models.defaults import add_weak_priors
 from rcgp.training import AdaptiveReport, Parts, adaptive, fit_adaptive
@@ -821,6 +821,22 @@ def test_a_cluster_that_predicts_itself_does_not_win_as_everyone(monkeypatch, da
     assert found() == int(outlying.sum())
     monkeypatch.setattr(adaptive, "_GAP", math.inf)
     assert found() == 0
+
+
+def test_a_cluster_without_a_gap_is_foreign_to_the_others(monkeypatch, data_home):
+    """Seven years of telephone calls that were counted in other units, the last of them in part."""
+    data = load("telef", data_home)
+    X, y = torch.tensor(data.X, dtype=torch.float64), torch.tensor(data.y, dtype=torch.float64)
+
+    def flagged_years():
+        model = RCGP(X, y, mean="median")
+        add_weak_priors(model)
+        fit_adaptive(model)
+        return X[untrusted(model), 0].tolist()
+
+    assert flagged_years() == list(range(64, 71))
+    monkeypatch.setattr("rcgp.training.starts._FOREIGN", math.inf)
+    assert flagged_years() == []
 
 
 def test_without_the_tail_the_threshold_is_three():

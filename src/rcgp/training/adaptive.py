@@ -165,7 +165,7 @@ def _run(course: Course) -> FitReport:
         trusted = by_trimming(course, trusted)
     trusted, prediction = _draw_line(course, trusted)
     if course.parts.everyone and not _are_outliers(course, prediction, ~trusted):
-        again = from_everyone(course, prediction, residual)
+        again = from_everyone(course, trusted, prediction, residual)
         if again is not None:
             trusted, prediction = _draw_line(course, again)
     if course.parts.contested:

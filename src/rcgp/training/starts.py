@@ -5,6 +5,7 @@ Rounds that follow each other may settle on the wrong rows. Each of these tries 
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 
 import numpy as np
@@ -25,8 +26,9 @@ from rcgp.training.trimmed import find_trusted
 
 __all__ = ["by_trimming", "from_afar", "from_core", "from_everyone", "from_neighbours", "with_shorter_lengthscales"]
 
-# Robust standard deviations around the prior mean within which every row is asked.
-_EVERYONE = 1e6
+# Robust standard deviations around the prior mean within which every row is asked, and the loss of evidence, for each
+# row that was trusted, beyond which those that were not are foreign to them.
+_EVERYONE, _FOREIGN = 1e6, math.log(12.0)
 
 # Degrees of freedom of residuals that may as well be a mixture.
 _HEAVIEST = 2.0
@@ -88,26 +90,30 @@ def with_shorter_lengthscales(course: Course, trusted: Tensor) -> Tensor:
     return trusted
 
 
-def from_everyone(course: Course, prediction: Prediction, residual: Tensor) -> Tensor | None:
+def from_everyone(course: Course, trusted: Tensor, prediction: Prediction, residual: Tensor) -> Tensor | None:
     """Start again from an ordinary GP of all rows, where that predicts better: then what was rejected is no error.
 
-    The mean absolute leave-one-out residuals are compared, row by row: a gross outlier adds the same to both.
+    The mean absolute leave-one-out residuals are compared, row by row: a gross outlier adds the same to both. But a
+    cluster of outliers predicts itself. Hyperparameters that follow it make the trusted rows very unlikely: more
+    than twelve times for each row is too much.
 
     Args:
         course: the fit.
+        trusted: ``n`` flags of the rows that are trusted so far.
         prediction: of all rows, as it is.
         residual: ``n`` differences from the prior mean.
 
     Returns:
         Flags of the rows that are trusted then; None if all stays as it is.
     """
-    before, limit = course.place(), _EVERYONE * robust_spread(residual)
+    before, evidence = course.place(), course.evidence(trusted)
+    limit = _EVERYONE * robust_spread(residual)
     everyone = course.within(residual, limit)
     restore_hyperparameters(course.model, course.first)
     course.expect(course.y - residual, torch.full_like(course.y, limit))
     fitted = course.attempt("everyone", course.evidence_of(everyone), everyone, ROUGH)
     gain = (course.y - prediction.mean).abs() - (course.y - course.predict().mean).abs()
-    if fitted is not None and float(gain.sum()) > 0.0:
+    if fitted is not None and float(gain.sum()) > 0.0 and evidence - course.evidence(trusted) <= _FOREIGN:
         with suppress(FitError):
             return course.settle("everyone", everyone)
     course.go_back(before)
