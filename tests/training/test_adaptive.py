@@ -825,7 +825,7 @@ def test_a_cluster_that_predicts_itself_does_not_win_as_everyone(monkeypatch, da
 
 def test_a_cluster_without_a_gap_is_foreign_to_the_others(monkeypatch, data_home):
     """Seven years of telephone calls that were counted in other units, the last of them in part."""
-    data = load("telef", data_home)
+    data = load("telef", home=data_home)
     X, y = torch.tensor(data.X, dtype=torch.float64), torch.tensor(data.y, dtype=torch.float64)
 
     def flagged_years():
