@@ -128,11 +128,11 @@ if "flash_crash" in series:
 
 # %%
 # **Well log.** The deep dips are flagged and every change of level is followed: no other row loses its weight. Two
-# shallow dips are not flagged; they lie less than five standard deviations from what the other rows predict. Which
-# shallow dips are depends on the rows that are used: starting from the second to sixth row instead of the first, 5 to 7
+# shallow dips are not flagged; they lie no more than five standard deviations from what the other rows predict. Which
+# shallow dips are depends on the rows that are used: starting from the second to sixth row instead of the first, 6 to 8
 # of 9 to 12 values below 100 000 are flagged, always all below 88 000, and each time the first row, which belongs to a
-# level that ends at once. The default kernel is smooth, but its lengthscale, three of the rows used, is short enough
-# for the levels; Matérn kernels of smoothness 1/2 and 3/2 flag the same rows.
+# level that ends at once. The default kernel is smooth, but its lengthscale, five of the rows used, is short enough
+# for the levels.
 
 if "well_log" in series:
     data, red = series["well_log"], flags["well_log"]
