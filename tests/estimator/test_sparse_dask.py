@@ -98,7 +98,7 @@ def test_predictions_of_a_dask_array_are_lazy(fitted, da):
     assert mean.shape == std.shape == (50,)
     assert mean.dtype == np.float64
     assert mean.chunks == ((20, 20, 10),)
-    np.testing.assert_allclose(mean.compute(), expected[0], rtol=1e-12)
+    np.testing.assert_allclose(mean.compute(), expected[0], rtol=1e-12, atol=1e-12)  # of which some are near zero
     np.testing.assert_allclose(std.compute(), expected[1], rtol=1e-12)
     with pytest.raises(ValueError, match="X has 3 features, but the model was fitted to 2"):
         fitted.predict(da.zeros((5, 3)))
@@ -109,7 +109,7 @@ def test_predictions_of_a_dask_array_are_lazy(fitted, da):
 
 def test_it_predicts_on_the_cluster_too(fitted, client, da):
     lazy = fitted.predict(da.from_array(NEW, 20))
-    np.testing.assert_allclose(client.compute(lazy).result(), fitted.predict(NEW), rtol=1e-12)
+    np.testing.assert_allclose(client.compute(lazy).result(), fitted.predict(NEW), rtol=1e-12, atol=1e-12)
 
 
 def test_the_client_is_never_part_of_a_copy(fitted, tmp_path):
