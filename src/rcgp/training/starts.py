@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.models.defaults import robust_spread
@@ -127,7 +125,9 @@ def from_afar(course: Course, trusted: Tensor, residual: Tensor) -> Tensor:
     of the median, and rounds that begin without them may not find them again. Both hypotheses are compared as those of
     :func:`from_core`.
     """
-    if float(trusted.double().mean()) > _MANY or fit_tail(_scores(course)).degrees > _HEAVIEST:
+    if float(trusted.double().mean()) > _MANY:
+        return trusted
+    if fit_tail(course.predict().score(course.y).abs().cpu().numpy()).degrees > _HEAVIEST:
         return trusted
     before, value = course.place(), course.log_density(trusted)
     limit = _WIDE * robust_spread(residual)
@@ -190,9 +190,3 @@ def by_trimming(course: Course, trusted: Tensor) -> Tensor:
             return course.settle("trimmed", found)
     course.go_back(before)
     return trusted
-
-
-def _scores(course: Course) -> NDArray[np.float64]:
-    """How far each row lies from its prediction, in standard deviations."""
-    scores: NDArray[np.float64] = course.predict().score(course.y).abs().cpu().numpy()
-    return scores
