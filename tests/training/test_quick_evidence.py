@@ -139,3 +139,11 @@ def test_inputs_too_far_apart_for_squares_have_no_formulas():
     X = torch.tensor([[1e308], [-1e308], [3.0], [4.0]], dtype=torch.float64)
     model = RCGP(X, torch.tensor([1.0, 3.0, 2.0, 5.0], dtype=torch.float64), weight=Constant())
     assert QuickEvidence.of(model) is None
+
+
+def test_observations_of_any_size_have_bounds_around_them():
+    X = torch.linspace(0.0, 3.0, 12, dtype=torch.float64)[:, None]
+    for unit in (1e-100, 1.0, 1e100):
+        quick = QuickEvidence.of(RCGP(X, unit * X[:, 0].sin(), mean="median"))
+        for (lower, upper), value in zip(quick._bounds(), quick._read(), strict=True):
+            assert lower < value < upper
