@@ -46,7 +46,7 @@ def main() -> None:
         X = random.uniform(-2, 2, (n, 5))
         y = np.sin(X.sum(axis=1)) + 0.1 * random.standard_normal(n)
         y[:: max(n // 20, 1)] += 4.0
-        bare = RCGPRegressor(centre="prior", priors=None)
+        bare = RCGPRegressor(weight="imq", priors=None)
 
         model = partial(fit_model, X, y)
         estimator = partial(bare.fit, X, y)

@@ -13,7 +13,6 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize, Warp
 
 from rcgp.botorch import RobustStandardize, SingleTaskRCGP
-from rcgp.core.trimming import trim
 
 D, ROWS = 3, 10
 OUTLIERS = [2, 7]
@@ -83,21 +82,52 @@ def state_of(model, index, batch):
 
 
 def pseudo_data(model):
-    """Kernel matrix, prior mean, pseudo-observations and pseudo-noises, ``... x n``: adaptive weights by hand.
-
-    The weight is w² = 1/(1 + (S²/r) u³²), u = (e − g)/c, with centres g, deviations S and thresholds c by the trusted
-    rows.
-    """
+    """Kernel matrix, prior mean, pseudo-observations and pseudo-noises, ``... x n``: the noise law's, by hand."""
     model.eval()
     with torch.no_grad():
         X, y, noise = model.train_inputs[0], model.train_targets, model.row_noise()
         K, m = model.covar_module(X).to_dense(), model.mean_module(X)
-        e = y - m
-        trimmed = trim(K, e, noise)
-        u = (e - trimmed.mean) / trimmed.threshold
-        gain = trimmed.variance / noise
-        z = y + noise * 32.0 * gain * u**31 / (trimmed.threshold * (1.0 + gain * u**32))
-        return K, m, z, noise * (1.0 + gain * u**32)
+    n, shape = y.shape[-1], y.shape
+    rows = [
+        law_weights(*parts)
+        for parts in zip(
+            K.reshape(-1, n, n),
+            (y - m).reshape(-1, n),
+            noise.reshape(-1, n),
+            model.law_shares.reshape(-1, 4),
+            strict=True,
+        )
+    ]
+    w, slope, _ = (torch.stack(values).reshape(shape) for values in zip(*rows, strict=True))
+    return K, m, y - noise * slope, noise / w.square()
+
+
+def law_weights(K, e, noise, shares):
+    """Weights, slopes and outlier probabilities of one model: densities as written, leave-one-out by refits."""
+    spread = e.abs().quantile(0.5) / 0.6745
+    w, slope = (1.0 + (e / (5.0 * spread)) ** 2).rsqrt(), torch.zeros_like(e)
+    for _ in range(4):
+        mean, variance = leave_one_out(K, e - noise * slope, noise / w.square())
+        point = e.clone().requires_grad_()
+        good = [
+            share * torch.distributions.Normal(mean, (variance + noise * scale**2).sqrt()).log_prob(point).exp()
+            for share, scale in zip(shares, (1.0, 2.0, 4.0), strict=False)
+        ]
+        outlier = shares[-1] * torch.distributions.Cauchy(0.0, 3.0 * spread).log_prob(point).exp()
+        square = sum(part / scale**2 for part, scale in zip(good, (1.0, 2.0, 4.0), strict=True)) / (sum(good) + outlier)
+        (slope,) = torch.autograd.grad(square.log().sum(), point)
+        w, probability = square.detach().sqrt(), (outlier / (sum(good) + outlier)).detach()
+    return w, slope, probability
+
+
+def leave_one_out(K, z, r):
+    """Mean and variance of f at each row given all others, by refits."""
+    moments = []
+    for row in range(len(z)):
+        rest = [other for other in range(len(z)) if other != row]
+        A = torch.linalg.inv(K[rest][:, rest] + r[rest].diag())
+        moments.append((K[row, rest] @ A @ z[rest], K[row, row] - K[row, rest] @ A @ K[rest, row]))
+    return tuple(torch.stack(values) for values in zip(*moments, strict=True))
 
 
 def ordinary_gp(model, z, r):

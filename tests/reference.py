@@ -153,18 +153,3 @@ def titsias_bound(K_uu, K_u, k, e, noise):
     """log N(e; 0, Q + σ²I) − ½ tr(K − Q)/σ², Q = K_uᵀ K_uu⁻¹ K_u (Titsias 2009)."""
     Q = K_u.T @ inv(K_uu) @ K_u
     return log_marginal(Q, e, 0.0, noise) - 0.5 * np.sum(k - Q.diagonal()) / noise
-
-
-def annealed(K, e, r, scatter):
-    """Leave-one-out errors, in standard deviations, while noise falls to r in eight steps and trust follows them."""
-    n, z = len(e), np.zeros(len(e))
-    for step in range(8):
-        trust = np.maximum((1 + (z / 3) ** 2) ** -2.0, 1e-6)
-        noise = r * max(scatter**2 / r.mean(), 1.0) ** (1 - step / 7)
-        C = K + np.diag(noise / trust)
-        for row in range(n):
-            rest = np.arange(n) != row
-            k = np.linalg.solve(C[np.ix_(rest, rest)], K[rest, row])
-            variance = K[row, row] - k @ K[rest, row] + noise[row]
-            z[row] = abs(e[row] - k @ e[rest]) / np.sqrt(variance)
-    return z

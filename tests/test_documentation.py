@@ -38,8 +38,10 @@ def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = run_python("README.md")
     text = capsys.readouterr().out
-    assert "adaptive = " in text
-    errors = [float(error) for error in re.findall(r"(?:plain|paper|adaptive) tensor\((0\.\d+)", text)]
+    assert "robust = " in text
+    law = re.search(r"The noise is .*\.", text)[0]
+    assert f"print(model.noise_law_)  # {law}" in code
+    errors = [float(error) for error in re.findall(r"(?:plain|paper|learned) tensor\((0\.\d+)", text)]
     assert "# {:.2f}, {:.2f} and {:.2f}".format(*errors) in code
     own_kernel = float(re.search(r"Matérn tensor\((0\.\d+)", text)[1])
     assert own_kernel < errors[1] / 3  # it does not follow the outliers
@@ -133,10 +135,10 @@ def test_real_outliers_are_found_as_the_page_says(monkeypatch):
     assert flags["flash_crash"].nonzero()[0].tolist() == [109, 110]
     well = series["well_log"].y
     assert flags["well_log"][well < 88000].all()
-    assert not flags["well_log"][well >= 1e5].any()
-    assert flags["well_log"].sum() == 8
+    assert set(flags["well_log"][well >= 1e5].nonzero()[0]) <= {0}  # the end of a level
     assert not flags["stars_cyg"].any()  # the page says so, and why
-    assert series["telef"].X[flags["telef"], 0].tolist() == [1964, 1965, 1966, 1967, 1968, 1969, 1970]
+    years = set(series["telef"].X[flags["telef"], 0])
+    assert set(range(1964, 1970)) <= years <= set(range(1963, 1971))  # the first and last were minutes in part
 
 
 def test_every_gallery_script_and_page_is_reachable():

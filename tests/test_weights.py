@@ -15,12 +15,12 @@ from rcgp.weights import (
     Constant,
     Heteroskedastic,
     InverseMultiquadric,
+    LawWeight,
+    NoiseLaw,
     NoNoiseTerm,
     NoShrinkage,
     OneSided,
-    Plateau,
     Product,
-    Rejection,
     SquaredExponential,
     ThresholdWeight,
     WeightFunction,
@@ -55,8 +55,9 @@ EXAMPLES = {
     "product": lambda: Product(InverseMultiquadric(c=0.8), SquaredExponential(c=2.0)),
     "no shrinkage": lambda: NoShrinkage(InverseMultiquadric(c=0.8)),
     "no noise term": lambda: NoNoiseTerm(InverseMultiquadric(c=0.8)),
-    "plateau": lambda: Plateau(torch.tensor([0.2], dtype=torch.float64), torch.tensor([1.1], dtype=torch.float64)),
-    "rejection": lambda: Rejection(*(torch.tensor([value], dtype=torch.float64) for value in (0.2, 1.1, 0.6))),
+    "law": lambda: LawWeight(
+        NoiseLaw((0.7, 0.15, 0.05), 0.1, 3.0), *(torch.tensor([value], dtype=torch.float64) for value in (0.2, 0.1))
+    ),
     "own": lambda: OwnWeight(),
 }
 TRUE_SLOPE = [name for name in EXAMPLES if not name.startswith("no ")]
@@ -68,7 +69,7 @@ def points(n=12, dtype=torch.float64):
 
 def test_every_weight_function_is_examined():
     public = {getattr(weights, name) for name in weights.__all__ if isinstance(getattr(weights, name), type)}
-    assert public - {WeightFunction, ThresholdWeight} <= {type(make()) for make in EXAMPLES.values()}
+    assert public - {WeightFunction, ThresholdWeight, NoiseLaw} <= {type(make()) for make in EXAMPLES.values()}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -61,15 +61,14 @@ for step in range(30):
 best, prediction, _, _ = client.get_best_parameterization()
 
 # %%
-# Which of them the model trusts, the last one included.
+# Probability that each evaluation is an outlier, the last one included.
 
-trusted = robust_ax.trust(client)
-print(trusted.assign(outlier=shifted))
-distrusted = np.array(points)[trusted["loss"] < 0.5]
+probability = robust_ax.outlier_probability(client)
+print(probability.assign(outlier=shifted))
+flagged = np.array(points)[probability["loss"] > 0.5]
 
 # %%
-# The function, its evaluations, outliers among them in red, those that are not trusted in a circle, and what Ax calls
-# the best arm.
+# The function, its evaluations, outliers in red, flagged ones in a circle, and what Ax calls the best arm.
 
 x, y = np.meshgrid(np.linspace(-5.0, 10.0, 80), np.linspace(0.0, 15.0, 80))
 surface = branin(torch.from_numpy(np.stack([x, y], axis=-1))).numpy()
@@ -78,7 +77,7 @@ axis.contourf(x, y, np.log(surface), levels=20, cmap="Greys_r")
 for wrong, colour, label in ((False, "#6a1b9a", "evaluations"), (True, "#e41a1c", "outliers")):
     where = np.array(points)[np.array(shifted) == wrong]
     axis.scatter(where[:, 0], where[:, 1], color=colour, s=25, label=label)
-axis.scatter(distrusted[:, 0], distrusted[:, 1], facecolor="none", edgecolor="black", s=120, label="not trusted")
+axis.scatter(flagged[:, 0], flagged[:, 1], facecolor="none", edgecolor="black", s=120, label="flagged")
 axis.scatter(best["x"], best["y"], marker="*", s=220, color="gold", edgecolor="black", label="best arm")
 axis.set(xlabel="x", ylabel="y")
 axis.legend(loc="upper right")

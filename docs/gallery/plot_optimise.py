@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rcgp.botorch import optimise
 
-TRUSTED, SUSPICIOUS, BEST = "#4daf4a", "#e41a1c", "#6a1b9a"
+INLIER, OUTLIER, BEST = "#4daf4a", "#e41a1c", "#6a1b9a"
 
 
 def branin(x: float | NDArray[np.float64], y: float | NDArray[np.float64]) -> NDArray[np.float64]:
@@ -42,9 +42,9 @@ assert isinstance(result.x, np.ndarray)
 print(f"the function at the best point: {branin(*result.x):.4f}")
 
 # %%
-# Left: the function, darker where it is smaller, and all evaluations; those that the model does not trust are red, and
-# those that were wrong have a ring. Right: what was observed, beside what the other evaluations expect there. One
-# that is red without a ring is right, but no other evaluation has seen the function do that.
+# Left: the function, darker where it is smaller, and all evaluations; those flagged as outliers are red, and
+# those that were wrong have a ring. Right: observed values, beside the predictions from all other evaluations. A
+# red one without a ring is right, but no other evaluation supports it.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
 grid_x, grid_y = np.meshgrid(np.linspace(-5, 10, 120), np.linspace(0, 15, 120))
@@ -52,7 +52,7 @@ left.contourf(grid_x, grid_y, np.log(branin(grid_x, grid_y)), levels=20, cmap="G
 for evaluation, is_wrong in zip(result.evaluations, wrong, strict=True):
     assert evaluation.value is not None
     assert evaluation.expected is not None
-    colour = SUSPICIOUS if evaluation in result.suspicious else TRUSTED
+    colour = OUTLIER if evaluation in result.outliers else INLIER
     ring: dict[str, Any] = {"edgecolors": "black" if is_wrong else "none", "color": colour, "s": 45, "zorder": 3}
     left.scatter(*evaluation.x, **ring)
     right.scatter(evaluation.number, evaluation.value, **ring)

@@ -2,8 +2,8 @@
 ================================
 
 Twenty thousand rows, a tenth of them wrong. An exact GP would need minutes and several n x n matrices.
-:class:`rcgp.SparseRCGPRegressor` sees the function through a few inducing points instead; :doc:`/sparse` says how.
-Beside it the ordinary sparse GP: the same model with a constant weight, which trusts all rows alike.
+:class:`rcgp.SparseRCGPRegressor` sees the function through a few inducing points instead; see :doc:`/sparse`.
+For comparison, the ordinary sparse GP: the same model with a constant weight.
 
 Nine in ten of the wrong rows are too low, the others too high: by 2 to 6, where the noise has a standard deviation of
 0.2.
@@ -28,13 +28,13 @@ low = np.where(random.random(n) < 0.9, -1.0, 1.0)
 y = truth + 0.2 * random.standard_normal(n) + wrong * low * random.uniform(2, 6, n)
 
 models = {
-    "ordinary sparse GP": SparseRCGPRegressor(100, centre="prior", weight="constant", fit_rows=500, random_state=0),
+    "ordinary sparse GP": SparseRCGPRegressor(100, weight="constant", fit_rows=500, random_state=0),
     "SparseRCGPRegressor": SparseRCGPRegressor(100, fit_rows=500, random_state=0),
 }
 
 # %%
 # Top: a tenth of the rows, wrong ones in red, the true function as a broad grey line, and both fits with the interval
-# that should hold 95 % of the good observations; ticks are the inducing points of the robust fit. Below: the error of
+# that should hold 95 % of good observations; ticks are the inducing points of the robust fit. Below: the error of
 # each fit.
 
 figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, height_ratios=[3, 1], layout="constrained")
@@ -43,11 +43,11 @@ top.scatter(x[shown], y[shown], s=3, color=np.where(wrong[shown], WRONG, GOOD), 
 top.plot(x, truth, color="#cccccc", linewidth=5, label="truth", zorder=0)
 for name, model in models.items():
     model.fit(x[:, None], y)
-    mean, std = model.predict(x[:, None], return_std=True, include_noise=True)
+    mean, (lower, upper) = model.predict(x[:, None]), model.predict_interval(x[:, None])
     top.plot(x, mean, color=COLOURS[name], linewidth=1.3, label=name)
-    top.fill_between(x, mean - 1.96 * std, mean + 1.96 * std, color=COLOURS[name], alpha=0.15, linewidth=0)
+    top.fill_between(x, lower, upper, color=COLOURS[name], alpha=0.15, linewidth=0)
     bottom.plot(x, mean - truth, color=COLOURS[name], linewidth=1.3)
-    inside = np.abs(y - mean)[~wrong] < 1.96 * std[~wrong]
+    inside = ((lower < y) & (y < upper))[~wrong]
     print(f"{name}: {len(model.inducing_points_)} inducing points, {sum(model.model_.seconds.values()):.1f} s")
     print(
         f"    mean error {np.abs(mean - truth).mean():.3f}, noise {model.noise_variance_**0.5:.2f}, "

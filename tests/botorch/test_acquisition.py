@@ -32,7 +32,7 @@ def x():
 
 @pytest.fixture
 def model():
-    return make_model(*make_data(), outcomes="none", centre="prior", weight=InverseMultiquadric(c=C))
+    return make_model(*make_data(), outcomes="none", weight=InverseMultiquadric(c=C))
 
 
 @pytest.fixture

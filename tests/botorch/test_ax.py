@@ -32,6 +32,7 @@ from ax.utils.common.logger import set_stderr_log_level
 from botorch.models.model import Model
 from botorch.test_functions import Branin
 from botorch.utils.datasets import SupervisedDataset
+from gpytorch.mlls import ExactMarginalLogLikelihood
 
 import rcgp.botorch.ax as robust_ax
 from rcgp.botorch import LeaveOneOutObjective, RobustStandardize, SingleTaskRCGP, fit
@@ -155,16 +156,16 @@ def test_two_metrics_are_outputs_of_one_model():
 
 
 def test_options_reach_strategy_and_model():
-    strategy = robust_ax.generation_strategy(centre="prior", initialization_budget=3, initialize_with_center=False)
+    strategy = robust_ax.generation_strategy(weight="imq", initialization_budget=3, initialize_with_center=False)
     specs = strategy.nodes_by_name["MBM"].generator_specs
     (config,) = specs[0].generator_kwargs["surrogate_spec"].model_configs
     assert strategy.nodes_by_name["Sobol"].transition_criteria[0].threshold == 3
-    assert model_of(adapter_of(with_data(), config)).centre == "prior"
+    assert model_of(adapter_of(with_data(), config)).weight.__class__ is InverseMultiquadric
 
 
 def test_unknown_options_are_refused():
-    with pytest.raises(ValueError, match='centre must be "adaptive" or "prior"'):
-        robust_ax.generation_strategy(centre="median")
+    with pytest.raises(ValueError, match='weight must be "learned", "imq"'):
+        robust_ax.generation_strategy(weight="median")
     with pytest.raises(TypeError, match="no method"):
         robust_ax.generation_strategy(method="fast")
     with pytest.raises(TypeError, match="budget"):
@@ -243,6 +244,7 @@ def brute_force_with_weights_held(adapter):
     )
 
 
+@pytest.mark.filterwarnings("ignore:Negative variance values")  # rounding, of a function without noise
 @pytest.mark.parametrize("sem", [None, 0.3])
 @pytest.mark.parametrize("refit", [False, True])
 def test_folds_by_ax_are_models_of_the_other_rows(sem, refit):
@@ -291,22 +293,23 @@ def test_options_of_the_model_reach_it_by_axs_own_way():
     weight = InverseMultiquadric(c=2.0)
     arguments = submodel_input_constructor.dispatch(Model)(
         SingleTaskRCGP,
-        ModelConfig(botorch_model_class=SingleTaskRCGP, model_options={"centre": "prior", "weight": weight}),
+        ModelConfig(botorch_model_class=SingleTaskRCGP, model_options={"weight": weight}),
         SupervisedDataset(X, Y, feature_names=["x", "y"], outcome_names=["loss"]),
         SearchSpaceDigest(feature_names=["x", "y"], bounds=[(0.0, 1.0), (0.0, 1.0)]),
         Surrogate(),
     )
     model = SingleTaskRCGP(**arguments)
-    assert (model.centre, model.weight) == ("prior", weight)
+    assert model.weight is weight
 
 
-def test_configuration_survives_json():
-    config = robust_ax.model_config("prior")
+@pytest.mark.parametrize(("weight", "mll"), [("learned", ExactMarginalLogLikelihood), ("imq", LeaveOneOutObjective)])
+def test_configuration_survives_json(weight, mll):
+    config = robust_ax.model_config(weight)
     text = json.dumps(object_to_json([config, robust_ax.transforms()]))
     loaded, transforms = object_from_json(json.loads(text))
     assert loaded == config
     assert loaded.botorch_model_class is SingleTaskRCGP
-    assert loaded.mll_class is LeaveOneOutObjective
+    assert loaded.mll_class is mll
     assert loaded.outcome_transform_classes == [RobustStandardize]
     assert transforms == robust_ax.transforms()
 
@@ -349,42 +352,42 @@ def test_ax_is_imported_here_only_and_where_it_is_missing_the_error_names_the_ex
     assert done.stderr.splitlines()[-1].endswith("for rcgp.botorch.ax it is 'rcgp[ax]'")
 
 
-def test_trust_is_told_of_every_observation_and_the_newest():
+def test_outlier_probability_is_that_of_every_observation_and_the_newest():
     client = with_data()
     client.get_next_trials(max_trials=2)  # with which the strategy has a model, of the trials before
     newest = client.attach_trial({"x": 3.0, "y": 5.0})
     client.complete_trial(newest, raw_data={"loss": smooth({"x": 3.0, "y": 5.0}) + 60.0})
     before = client._generation_strategy.adapter
-    found = robust_ax.trust(client)
+    found = robust_ax.outlier_probability(client)
     assert list(found.columns) == ["loss"]
     assert found.index.names == ["trial_index", "arm_name"]
     assert list(found.index) == [(trial, f"{trial}_0") for trial in (*range(12), newest)]
-    assert list(found.index[found["loss"] < 0.5].get_level_values("trial_index")) == [2, 7, newest]
-    assert ((found["loss"] > 0.0) & (found["loss"] <= 1.0)).all()
+    assert list(found.index[found["loss"] > 0.5].get_level_values("trial_index")) == [2, 7, newest]
+    assert ((found["loss"] >= 0.0) & (found["loss"] <= 1.0)).all()
     # The strategy is as it was.
     assert client._generation_strategy.adapter is before
     assert len(model_of(before).train_targets) == 12
 
 
-def test_trust_is_told_for_each_metric_that_a_trial_has():
+def test_outlier_probability_is_for_each_metric_that_a_trial_has():
     client = with_data(metrics=("loss", "cost"), objective="-loss, -cost")
-    both = robust_ax.trust(client)
+    both = robust_ax.outlier_probability(client)
     half = client.attach_trial({"x": 3.0, "y": 5.0})
     client.attach_data(half, raw_data={"cost": 2.0 * smooth({"x": 3.0, "y": 5.0}) + 300.0})
-    found = robust_ax.trust(client)  # a list of models, since there are trials of one metric only
+    found = robust_ax.outlier_probability(client)  # a list of models, since there are trials of one metric only
     assert both.shape == (12, 2)
     assert found.shape == (13, 2)
     assert list(found.index[found["loss"].isna()]) == [(half, f"{half}_0")]
     for frame, expected in ((both, [2, 7]), (found, [2, 7, half])):
-        assert list(frame.index[frame["cost"] < 0.5].get_level_values("trial_index")) == expected
-        assert list(frame.index[frame["loss"] < 0.5].get_level_values("trial_index")) == [2, 7]
+        assert list(frame.index[frame["cost"] > 0.5].get_level_values("trial_index")) == expected
+        assert list(frame.index[frame["loss"] > 0.5].get_level_values("trial_index")) == [2, 7]
 
 
-def test_trust_needs_a_robust_model_and_data():
+def test_outlier_probability_needs_a_robust_model_and_data():
     with pytest.raises(UserInputError, match="no trial has data"):
-        robust_ax.trust(new_client(robust_ax.generation_strategy()))
+        robust_ax.outlier_probability(new_client(robust_ax.generation_strategy()))
     with pytest.raises(UserInputError, match="has no SingleTaskRCGP"):
-        robust_ax.trust(new_client(choose_generation_strategy(GenerationStrategyDispatchStruct())))
+        robust_ax.outlier_probability(new_client(choose_generation_strategy(GenerationStrategyDispatchStruct())))
 
 
 @pytest.mark.parametrize("metrics", [("loss",), ("loss", "cost")])

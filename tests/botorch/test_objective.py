@@ -10,9 +10,8 @@ from gpytorch.constraints import GreaterThan
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 import reference
-from problems_of_botorch import OUTLIERS, ROWS, make_data, make_model, pseudo_data, state_of
+from problems_of_botorch import OUTLIERS, ROWS, leave_one_out, make_data, make_model, pseudo_data, state_of
 from rcgp.botorch import LeaveOneOutObjective
-from rcgp.core.trimming import trim
 from rcgp.weights import Constant, InverseMultiquadric
 
 C = 2.0
@@ -30,7 +29,7 @@ def log_prior(model):
 
 @pytest.mark.parametrize("inputs", ["none", "normalize", "warp"])
 def test_is_the_papers_by_refits(inputs):
-    model = make_model(*make_data(), inputs=inputs, centre="prior", weight=InverseMultiquadric(c=C))
+    model = make_model(*make_data(), inputs=inputs, weight=InverseMultiquadric(c=C))
     value = value_of(model).item()
     model.eval()
     X, y = model.train_inputs[0].numpy(), model.train_targets.numpy()
@@ -44,37 +43,36 @@ def test_is_the_papers_by_refits(inputs):
     assert value == pytest.approx(expected, rel=1e-8)
 
 
-def test_with_adaptive_centres_errors_count_up_to_their_thresholds():
+def test_with_a_noise_law_it_is_the_density_of_the_law_by_refits():
     model = make_model(*make_data())
-    K, m, z, r = (values.detach().numpy() for values in pseudo_data(model))
-    y, noise = model.train_targets.numpy(), model.likelihood.noise.item()
-    tensors = (torch.tensor(values) for values in (K, y - m, np.full(ROWS, noise)))
-    threshold = trim(*tensors).threshold.numpy()
-    total = 0.0
-    for row in range(ROWS):
-        rest = [other for other in range(ROWS) if other != row]
-        A = np.linalg.inv(K[np.ix_(rest, rest)] + np.diag(r[rest]))
-        error = y[row] - m[row] - K[row, rest] @ A @ (z - m)[rest]
-        variance = K[row, row] - K[row, rest] @ A @ K[rest, row] + noise
-        assert row not in OUTLIERS or abs(error) > threshold[row]
-        total += reference.log_normal(min(abs(error), threshold[row]), 0.0, variance)
-    assert value_of(model).item() == pytest.approx((total + log_prior(model)) / ROWS, rel=1e-8)
+    K, m, z, r = pseudo_data(model)
+    e, noise = model.train_targets - m, model.likelihood.noise.item()
+    mean, variance = leave_one_out(K, z - m, r)
+    *shares, outlier = model.law_shares.tolist()
+    width = 3.0 * e.abs().quantile(0.5) / 0.6745
+    density = outlier * torch.distributions.Cauchy(0.0, width).log_prob(e).exp()
+    for share, scale in zip(shares, (1.0, 2.0, 4.0), strict=True):
+        density += share * torch.distributions.Normal(mean, (variance + noise * scale**2).sqrt()).log_prob(e).exp()
+    expected = (density.log().sum().item() + log_prior(model)) / ROWS
+    assert value_of(model).item() == pytest.approx(expected, rel=1e-8)
 
 
-def test_outliers_have_bounded_influence():
+def test_outliers_have_bounded_influence_on_the_gradient():
     X, Y = make_data()
     values = []
-    for size in (1e4, 1e8, 1e300):
+    for size in (1e4, 1e8, 1e100):
         Y[OUTLIERS] = size
-        values.append(value_of(make_model(X, Y, outcomes="none")).item())
-    assert values[1] == pytest.approx(values[0], rel=1e-6)
-    assert values[2] == pytest.approx(values[0], rel=1e-6)
+        model = make_model(X, Y, outcomes="none").train()
+        value = value_of(model)
+        values.append(torch.cat([g.flatten() for g in torch.autograd.grad(value, list(model.parameters()))]))
+    torch.testing.assert_close(values[1], values[0], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(values[2], values[0], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("weight", [InverseMultiquadric(c=C), Constant()])
 @pytest.mark.parametrize("inputs", ["none", "warp"])
 def test_gradient_passes_gradcheck(weight, inputs):
-    model = make_model(*make_data(n=6), inputs=inputs, centre="prior", weight=weight)
+    model = make_model(*make_data(n=6), inputs=inputs, weight=weight)
     objective = LeaveOneOutObjective(model).train()
     names, values = zip(*((name, p) for name, p in objective.named_parameters() if p.requires_grad), strict=True)
 
@@ -99,7 +97,7 @@ class Evaluated(torch.nn.Module):
         return self.objective(model(*model.train_inputs), model.train_targets)
 
 
-def test_gradient_with_adaptive_centres_is_finite_and_no_parameter_is_forgotten():
+def test_gradient_with_a_noise_law_is_finite_and_no_parameter_is_forgotten():
     model = make_model(*make_data(m=2), inputs="warp")
     value_of(model).sum().backward()
     for name, parameter in model.named_parameters():
@@ -107,21 +105,21 @@ def test_gradient_with_adaptive_centres_is_finite_and_no_parameter_is_forgotten(
         assert (parameter.grad != 0).all(), name
 
 
-@pytest.mark.parametrize("centre", ["adaptive", "prior"])
-def test_of_a_batch_is_that_of_each_model(centre):
+@pytest.mark.parametrize("weight", ["learned", "imq"])
+def test_of_a_batch_is_that_of_each_model(weight):
     X, Y = make_data(batch=(2,))
-    model = make_model(X, Y, centre=centre)
+    model = make_model(X, Y, weight=weight)
     values = value_of(model)
     assert values.shape == (2,)
     for number in range(2):
-        single = make_model(X[number], Y[number], centre=centre)
+        single = make_model(X[number], Y[number], weight=weight)
         single.load_state_dict(state_of(model, (number,), (2,)))
         assert values[number].item() == pytest.approx(value_of(single).item(), rel=1e-9)
 
 
 def test_with_known_noises():
     Yvar = 0.01 + 0.02 * torch.rand(ROWS, 1, dtype=torch.float64)
-    model = make_model(*make_data(), train_Yvar=Yvar, outcomes="none", centre="prior", weight=Constant())
+    model = make_model(*make_data(), train_Yvar=Yvar, outcomes="none", weight=Constant())
     value = value_of(model).item()
     K, m = model.covar_module(model.train_inputs[0]).to_dense().detach(), model.mean_module.constant.item()
     A = torch.linalg.inv(K + Yvar.squeeze(-1).diag())
@@ -149,7 +147,9 @@ def test_gpytorchs_evidence_in_training_mode_is_that_of_the_ordinary_gp():
         evidence.append(values[0])
         objective.append(value_of(model).item())
     assert evidence[1] < 1e3 * evidence[0] < 0.0  # follows the outliers
-    assert objective[1] == pytest.approx(objective[0], rel=1e-6)
+    assert abs(objective[1] - objective[0]) < 2.0 * np.log(1e4) / ROWS * len(
+        OUTLIERS
+    )  # as the density of outliers falls
 
 
 def test_can_be_climbed_by_a_loop_of_ones_own():

@@ -9,7 +9,7 @@ from botorch.utils.datasets import SupervisedDataset
 
 from problems_of_botorch import ROWS, D, make_data, make_model
 from rcgp.botorch import LeaveOneOutObjective, SingleTaskRCGP, fit
-from rcgp.weights import Constant
+from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential
 
 
 def data_with(name, value, row, column):
@@ -128,14 +128,19 @@ def test_bad_new_observations_are_named(name):
         model.condition_on_observations(X, Y)
 
 
-def test_centre_and_weight_must_fit():
-    X, Y = make_data()
-    with pytest.raises(ValueError, match=r'centre must be "adaptive" or "prior", got \'median\''):
-        SingleTaskRCGP(X, Y, centre="median")
-    with pytest.raises(ValueError, match=r'a weight needs centre="prior"'):
-        SingleTaskRCGP(X, Y, weight=Constant())
-    with pytest.raises(TypeError, match=r"weight must be a WeightFunction of rcgp\.weights, got str"):
-        SingleTaskRCGP(X, Y, weight="imq", centre="prior")
+@pytest.mark.parametrize("weight", ["median", None, 3.0, ["imq"], Constant])
+def test_unknown_weights_are_refused(weight):
+    with pytest.raises(ValueError, match=r'weight must be "learned", "imq", "se", "constant" or a weight function'):
+        SingleTaskRCGP(*make_data(), weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("imq", InverseMultiquadric), ("se", SquaredExponential), ("constant", Constant)]
+)
+def test_weights_have_names(name, kind):
+    model = SingleTaskRCGP(*make_data(), weight=name)
+    assert type(model.weight) is kind
+    assert "law_shares" not in model.state_dict()
 
 
 @pytest.mark.parametrize(
@@ -185,13 +190,11 @@ def test_known_noises_must_be_those_of_the_observations(shape):
         SingleTaskRCGP(*make_data(m=2), likelihood=likelihood)
 
 
-def test_a_centre_or_weight_that_is_none_is_refused_before_the_model_is_built():
+def test_an_unknown_weight_is_refused_before_the_model_is_built():
     X, Y = make_data()
     data = SupervisedDataset(X, Y, feature_names=[f"x{i}" for i in range(D)], outcome_names=["y"])
-    with pytest.raises(ValueError, match=r'centre must be "adaptive" or "prior", got \'nonsense\''):
-        SingleTaskRCGP.construct_inputs(data, centre="nonsense")
-    with pytest.raises(TypeError, match="weight must be a WeightFunction"):
-        SingleTaskRCGP.construct_inputs(data, weight="imq", centre="prior")
+    with pytest.raises(ValueError, match=r"weight must be .* got 'nonsense'"):
+        SingleTaskRCGP.construct_inputs(data, weight="nonsense")
 
 
 def test_only_this_kind_of_model_is_fitted():

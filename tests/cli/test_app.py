@@ -16,7 +16,9 @@ import pytest
 import rcgp
 from rcgp import RCGPRegressor
 from rcgp.cli import run
-from rcgp.estimator.outliers import score_limit
+from rcgp.estimator.outliers import FLAG_RULE
+from rcgp.report.summary import rows_of
+from rcgp.weights.noise_law import SCALES
 
 
 def house_table(n=40):
@@ -53,10 +55,13 @@ def test_fit_prints_a_summary_and_saves_a_model(houses, tmp_path, capsys):
     fitted = rcgp.load(model)
     assert "rows used" in out
     assert "40" in out
-    assert f"standard deviation {fitted.noise_variance_**0.5:.4g}" in out
+    assert re.search(rf"^noise law +{re.escape(str(fitted.noise_law_).splitlines()[0])}$", out, re.MULTILINE)
+    assert f"{fitted.outliers_.sum()} {FLAG_RULE}" in out
     residual = np.abs(house_table()["price"] - fitted.loo_mean_)
     assert f"absolute: median {residual.median():.4g}, mean {residual.mean():.4g}" in out
-    covered = residual < 1.959964 * fitted.loo_std_
+    inputs = pd.DataFrame(fitted.models_[0].train_X.numpy(), columns=fitted.feature_names_in_)
+    assert f"standard deviation {np.median(fitted.noise_std(inputs)):.4g}" in out
+    covered = rows_of(fitted, inputs, house_table()["price"].to_numpy(), tuple(range(40))).inside
     good = f"{covered[~fitted.outliers_].mean():.1%} of the rows that are not flagged lie in their 95 % interval"
     assert f"{good}, {covered.mean():.1%} of all" in out
     for name, lengthscale in zip(fitted.feature_names_in_, fitted.lengthscales_, strict=True):
@@ -86,8 +91,9 @@ def test_predict_gives_mean_deviation_and_interval(houses, tmp_path, capsys):
     )
     np.testing.assert_allclose(predicted["mean"], mean, rtol=1e-12)
     np.testing.assert_allclose(predicted["std"], std, rtol=1e-12)
-    np.testing.assert_allclose(predicted["upper"] - predicted["mean"], 1.959964 * std, rtol=1e-6)
-    np.testing.assert_allclose(predicted["mean"] - predicted["lower"], 1.959964 * std, rtol=1e-6)
+    lower, upper = fitted.predict_interval(pd.DataFrame(inputs, columns=fitted.feature_names_in_))
+    np.testing.assert_allclose(predicted["lower"], lower, rtol=1e-9)
+    np.testing.assert_allclose(predicted["upper"], upper, rtol=1e-9)
     capsys.readouterr()
     assert rcgp_command("predict", model, new) == 0
     pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(capsys.readouterr().out)), predicted)
@@ -103,18 +109,37 @@ def test_outliers_lists_every_row_most_suspicious_first(houses, capsys):
     assert sorted(row["row"] for row in rows) == list(range(1, 41))
     assert rows[0]["row"] == 12
     assert rows[0]["outlier"] is True
-    assert set(rows[0]) == {"row", "observed", "expected", "residual", "score", "weight", "outlier"}
-    sizes = [abs(row["score"]) for row in rows]
-    assert sizes == sorted(sizes, reverse=True)
-    limit = score_limit(adaptive=True, rows=40)
-    assert all(row["outlier"] == (abs(row["score"]) > limit and row["weight"] < 0.5**0.5) for row in rows)
+    names = {"row", "observed", "expected", "residual", "score", "weight", "outlier_probability", "outlier"}
+    assert set(rows[0]) == names
+    order = [(row["outlier_probability"], abs(row["score"])) for row in rows]
+    assert order == sorted(order, reverse=True)
+    assert all(row["outlier"] == (row["outlier_probability"] > 0.5) for row in rows)
+    law = content["noise_law"]
+    assert law["scales"] == list(SCALES)
+    assert sum(law["shares"]) + law["outlier_share"] == pytest.approx(1.0)
+    assert content["flagged"] == sum(row["outlier"] for row in rows)
+    assert content["flag_rule"] == FLAG_RULE
+    assert 0.8 < content["coverage"]["not_flagged"] <= 1.0
+    assert content["doubts"] == []
     assert all(row["residual"] == pytest.approx(row["observed"] - row["expected"]) for row in rows)
     assert content["notices"]
     assert "note:" in err
     assert rcgp_command("outliers", houses, "--target", "price") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 41
+    assert re.split(" {2,}", lines[0].strip()) == [
+        "row",
+        "observed",
+        "expected",
+        "residual",
+        "in sd",
+        "weight",
+        "outlier probability",
+        "flag",
+    ]
     assert lines[1].split()[0] == "12"
+    assert lines[41] == ""
+    assert [line.split("  ")[0] for line in lines[42:]] == ["noise law", "leave-one-out coverage", "suspicious rows"]
+    assert lines[-1].endswith(f"{content['flagged']} {FLAG_RULE}")
 
 
 def test_parquet_gives_the_same_as_csv(houses, tmp_path, capsys):
@@ -160,55 +185,49 @@ def test_large_tables_choose_hyperparameters_on_a_sample(houses, tmp_path, capsy
 def test_options_reach_the_model(houses, tmp_path):
     model = tmp_path / "m.rcgp"
     command = ("fit", houses, "--target", "price", "--model", model)
-    paper = ("--centre", "prior", "--weight", "se", "--epsilon", "0.2", "--restarts", "1")
-    assert rcgp_command(*command, *paper, "--mean", "robust_linear", "--seed", "5") == 0
+    given = ("--weight", "se", "--restarts", "1", "--mean", "robust_linear", "--seed", "5", "--no-local-noise")
+    assert rcgp_command(*command, *given) == 0
     loaded = rcgp.load(model)
-    chosen = (loaded.centre, loaded.weight, loaded.epsilon, loaded.n_restarts, loaded.mean, loaded.random_state)
-    assert chosen == ("prior", "se", 0.2, 1, "robust_linear", 5)
-    assert loaded.objective == "loo"
-    assert rcgp_command(*command, "--centre", "prior", "--weight", "constant") == 0
-    assert rcgp.load(model).objective == "marginal"
-    assert rcgp_command(*command, "--centre", "prior") == 0
-    unsaid = rcgp.load(model)
-    assert (unsaid.centre, unsaid.weight, unsaid.epsilon, unsaid.n_restarts) == ("prior", None, None, 0)
+    chosen = (loaded.weight, loaded.local_noise, loaded.n_restarts, loaded.mean, loaded.random_state)
+    assert chosen == ("se", False, 1, "robust_linear", 5)
     assert rcgp_command(*command) == 0
-    assert rcgp.load(model).centre == "adaptive"
+    unsaid = rcgp.load(model)
+    assert (unsaid.weight, unsaid.local_noise, unsaid.n_restarts, unsaid.mean) == ("learned", True, 0, "median")
+
+
+@pytest.mark.parametrize("weight", ["imq", "constant"])
+def test_the_law_of_a_weight_that_was_given_is_said_to_flag_rows_alone(weight, houses, capsys):
+    for command in (("fit", houses), ("outliers", houses)):
+        assert rcgp_command(*command, "--target", "price", "--weight", weight) == 0
+        assert "It was learned after the fit and only flags rows." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["fit", "outliers", "report"])
-@pytest.mark.parametrize("option", [("--weight", "imq"), ("--epsilon", "0.05"), ("--restarts", "0")])
-@pytest.mark.parametrize("centre", [(), ("--centre", "adaptive")])
-def test_options_of_the_papers_method_ask_for_its_centre_before_data_are_read(
-    command, option, centre, tmp_path, capsys
-):
+def test_doubts_are_printed_and_are_no_python_warnings(command, tmp_path, capsys):
+    house_table().head(6).drop(columns="colour").to_csv(tmp_path / "few.csv", index=False)
     output = ("--output", tmp_path / "report.html") if command == "report" else ()
-    # There is no such file, which nobody has found out yet.
-    assert rcgp_command(command, tmp_path / "none.csv", "--target", "price", *option, *centre, *output) == 2
-    assert_one_sentence(
-        capsys, f"Invalid value for '{option[0]}': .* add --centre prior .*'rcgp {command} --help' says more"
-    )
+    assert rcgp_command(command, tmp_path / "few.csv", "--target", "price", *output) == 0
+    out, err = capsys.readouterr()
+    assert "\nDoubt: 6 rows are too few to tell errors from good observations\n" in err
+    assert "Warning" not in out + err
+    if command == "report":
+        assert "<strong>Doubt:</strong> 6 rows are too few" in (tmp_path / "report.html").read_text()
+    if command == "outliers":
+        assert rcgp_command(command, tmp_path / "few.csv", "--target", "price", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["doubts"][0].startswith("6 rows are too few")
 
 
-def test_all_options_that_ask_for_the_prior_centre_are_named(tmp_path, capsys):
-    options = ("--weight", "se", "--restarts", "2")
-    assert rcgp_command("fit", tmp_path / "none.csv", "--target", "price", *options) == 2
-    assert_one_sentence(capsys, "Invalid value for '--weight' / '--restarts': ")
-
-
-def test_columns_say_which_standard_deviations_scores_are_in(houses, capsys):
-    command = ("outliers", houses, "--target", "price")
-    heads, scores = [], []
-    for centre in ("adaptive", "prior"):
-        assert rcgp_command(*command, "--centre", centre) == 0
-        head, first, *_ = capsys.readouterr().out.splitlines()
-        heads.append(re.split(" {2,}", head.strip()))
-        scores.append(float(first.split()[4]))
-        assert rcgp_command(*command, "--centre", centre, "--json") == 0
-        assert json.loads(capsys.readouterr().out)["rows"][0]["score"] == pytest.approx(scores[-1], rel=1e-3)
-    assert heads[0] == ["row", "observed", "expected", "residual", "in sd", "weight", "flag"]
-    assert heads[1] == ["row", "observed", "expected", "residual", "in robust sd", "weight", "flag"]
-    assert rcgp_command("fit", *command[1:]) == 0
-    assert re.search(r"residual +in sd +weight", capsys.readouterr().out)
+def test_noise_that_differs_from_place_to_place_is_shown_with_its_range(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    x = np.linspace(0, 10, 200)
+    table = pd.DataFrame({"x": x, "y": np.sin(x) + (0.02 + 0.1 * x) * random.standard_normal(200)})
+    table.to_csv(tmp_path / "grow.csv", index=False)
+    command = ("fit", tmp_path / "grow.csv", "--target", "y")
+    assert rcgp_command(*command) == 0
+    low, high = re.search(r"standard deviation (\S+) to (\S+) from place to place", capsys.readouterr().out).groups()
+    assert float(high) > 1.5 * float(low)
+    assert rcgp_command(*command, "--no-local-noise") == 0
+    assert "from place to place" not in capsys.readouterr().out
 
 
 def test_rows_that_lack_values_are_dropped_on_request(tmp_path, capsys):
@@ -322,7 +341,11 @@ def test_a_new_table_must_fit_the_model(tmp_path, houses, capsys):
         (("fit",), "Missing argument 'DATA'; 'rcgp fit --help' says more"),
         (("fit", "DATA"), "Missing option '--target'"),
         (("fit", "DATA", "--target", "price", "--missing", "guess"), "'guess' is not one of 'drop', 'error'"),
-        (("fit", "DATA", "--target", "price", "--centre", "prior", "--epsilon", "3"), "Invalid value for '--epsilon'"),
+        (
+            ("fit", "DATA", "--target", "price", "--weight", "flat"),
+            "'flat' is not one of 'learned', 'imq', 'se', 'constant'",
+        ),
+        (("fit", "DATA", "--target", "price", "--centre", "prior"), "No such option: --centre"),
         (("fit", "DATA", "--target", "price", "--rows", "3"), "No such option: --rows"),
         (("nonsense",), "No such command 'nonsense'.*'rcgp --help' says more"),
     ],
@@ -359,7 +382,7 @@ def test_a_fit_that_fails_names_the_row_of_the_file(tmp_path, capsys):
     command = ("fit", tmp_path / "far.csv", "--target", "price", "--missing", "drop")
     assert rcgp_command(*command) == 0
     assert re.search(r"^ *21 +1e\+300", capsys.readouterr().out, re.MULTILINE)
-    assert rcgp_command(*command, "--centre", "prior") == 2
+    assert rcgp_command(*command, "--weight", "imq") == 2
     assert_one_sentence(capsys, r"the fit failed: .* look at row 21, whose 'price' is 1e\+300")
 
 
@@ -407,7 +430,7 @@ def test_rows_are_not_cut_on_a_narrow_terminal(houses, capsys, monkeypatch):
     assert rcgp_command("outliers", houses, "--target", "price") == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.endswith("outlier"))
     assert line.split()[0] == "12"
-    assert len(line.split()) == 7
+    assert len(line.split()) == 8
 
 
 @pytest.mark.parametrize("command", [(), ("fit",), ("predict",), ("outliers",), ("report",), ("demo",)])
@@ -450,7 +473,7 @@ def test_an_interrupt_is_one_sentence_and_writes_nothing(houses, tmp_path, monke
     def interrupted(*arguments, **named):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rcgp.estimator.output.fit_adaptive", interrupted)
+    monkeypatch.setattr("rcgp.estimator.output.fit_robust", interrupted)
     assert rcgp_command("fit", houses, "--target", "price", "--model", tmp_path / "m.rcgp") == 130
     assert_one_sentence(capsys, "interrupted; nothing was written")
     assert not (tmp_path / "m.rcgp").exists()

@@ -102,7 +102,7 @@ def test_json_holds_every_evaluation(program, capsys):
     assert found["x"] == points[found["evaluation"] - 1]
     assert found["maximise"] is True
     assert all(e["value"] < found["value"] + 5.5 for e in found["evaluations"] if "value" in e)
-    assert found["suspicious"] == [e for e in found["evaluations"] if e.get("weight", 1.0) < 0.5]
+    assert found["outliers"] == [e for e in found["evaluations"] if (e.get("outlier_probability") or 0.0) > 0.5]
 
 
 @pytest.mark.parametrize(

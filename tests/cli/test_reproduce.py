@@ -400,7 +400,7 @@ def test_only_the_methods_asked_for_are_run_and_all_records_are_shown(tmp_path, 
     ("name", "methods", "message"),
     [
         ("table_c_loo", ["gp,svm"], "there is no method 'svm': name some of gp, rcgp, rcgp-c-loo"),
-        ("table1", ["rcgp-c-loo"], "there is no method 'rcgp-c-loo': name some of gp, rcgp, adaptive, t-gp, m-gp"),
+        ("table1", ["rcgp-c-loo"], "there is no method 'rcgp-c-loo': name some of gp, rcgp, learned, t-gp, m-gp"),
         ("table1", ["gp,"], "there is no method '': name some of gp"),
         ("table2", ["gp"], "the runs of table2 are not of single methods: leave --methods out"),
         ("figure_weights", ["gp"], "the runs of figure_weights are not of single methods: leave --methods out"),

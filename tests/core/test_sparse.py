@@ -100,6 +100,28 @@ def test_leave_one_out_is_that_of_a_gp_with_the_low_rank_covariance():
     torch.testing.assert_close(found.variance, expected.variance + unseen_variance(V, prior))
 
 
+@pytest.mark.parametrize("noise", [1e-2, 1e-4, 1e-6])
+def test_leave_one_out_of_an_isolated_row_is_that_of_a_refit(noise):
+    """An inducing point on a row without neighbours: its leverage is nearly one."""
+    random = np.random.default_rng(0)
+    X = torch.tensor([*random.uniform(0, 5, 29), 9.0])[:, None].double()
+    Z = torch.tensor([0.0, 1.5, 3.0, 5.0, 9.0])[:, None].double()
+    K_uu, K_uf = (1.3 * torch.exp(-0.5 * (Z - points.mT).square()) for points in (Z, X))
+    L, prior = torch.linalg.cholesky(K_uu), torch.full((30,), 1.3).double()
+    V, pseudo = (
+        whiten(L, K_uf),
+        PseudoData(torch.tensor(random.standard_normal(30)), torch.full((30,), noise**-0.5).double()),
+    )
+    unseen, others = unseen_variance(V, prior), torch.arange(30) != 29
+    found = moments(condition_sparse(L, statistics_of(V, pseudo, prior)), V)
+    assert float(found.variance[29] / noise) > 1.0 - 2.0 * noise
+    mean, variance = leave_one_out_sparse(found, pseudo, unseen)
+    gone = condition_sparse(L, statistics_of(V[:, others], part(pseudo, others), prior[others]))
+    expected = moments(gone, V[:, [29]])
+    assert float(mean[29]) == pytest.approx(float(expected.mean), abs=1e-8 / noise**0.5)
+    assert float(variance[29]) == pytest.approx(float(expected.variance + unseen[29]), rel=1e-7)
+
+
 @pytest.mark.parametrize("noise", [1e4, 1e12, 1e100, 1e300])
 def test_a_row_of_endless_noise_leaves(noise):
     L, V, pseudo, prior = problem()

@@ -20,30 +20,32 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rcgp import RCGPRegressor
-from rcgp.weights import SquaredExponential
+from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.weights import InverseMultiquadric, SquaredExponential
 
 # A sample weight scales the precision of a row. In the posterior that equals repeated rows (tested beside this file);
 # in the choice of hyperparameters it does not.
 REPEATED_ROWS = {
-    "loo": "left out, a repeated row is predicted by its twin, a weighted one is not",
-    "marginal": "repeated rows agree exactly, which speaks for little noise; one weighted row says nothing of it",
+    "imq": "left out, a repeated row is predicted by its twin, a weighted one is not",
+    "constant": "repeated rows agree exactly, which speaks for little noise; one weighted row says nothing of it",
+    "learned": "repeated rows agree exactly, which speaks for little noise; one weighted row says nothing of it",
 }
+# Any fit will do: one iteration of the cheapest.
+QUICK = {"weight": "constant", "max_iter": 1}
+quick = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 @parametrize_with_checks(
-    [
-        RCGPRegressor(),
-        RCGPRegressor(centre="prior"),
-        RCGPRegressor(centre="prior", weight="constant", objective="marginal"),
-    ],
+    [RCGPRegressor(), RCGPRegressor(weight="imq"), RCGPRegressor(weight="constant")],
     expected_failed_checks=lambda estimator: {
-        "check_sample_weight_equivalence_on_dense_data": REPEATED_ROWS[estimator.objective]
+        "check_sample_weight_equivalence_on_dense_data": REPEATED_ROWS[estimator.weight]
     },
 )
 def test_scikit_learns_own_checks_pass(estimator, check):
     with warnings.catch_warnings():
-        # Checks fit tiny or random data, on which an optimiser may stop early.
+        # Checks fit tiny or random data, on which an optimiser may stop early, and no noise law can be learned.
         warnings.simplefilter("ignore", sklearn.exceptions.ConvergenceWarning)
+        warnings.simplefilter("ignore", NoiseLawWarning)
         check(estimator)
 
 
@@ -57,7 +59,7 @@ def make_table(n=60, outlier=5.0):
 
 def test_parameters_are_stored_untouched_and_cloned():
     weight, kernel = SquaredExponential(c=2.0), RBF() + WhiteKernel()
-    model = RCGPRegressor(kernel=kernel, centre="prior", weight=weight, n_restarts=2, random_state=3)
+    model = RCGPRegressor(kernel=kernel, weight=weight, n_restarts=2, random_state=3)
     assert model.get_params()["weight"] is weight
     copied = clone(model)
     assert copied.get_params()["kernel"] == kernel
@@ -73,25 +75,26 @@ def test_fitting_changes_neither_parameters_nor_data():
     before = {name: value.clone() for name, value in kernel.state_dict().items()}
     weight = SquaredExponential(trainable=True)
     X_before, y_before = X.copy(), y.copy()
-    RCGPRegressor(kernel=kernel, centre="prior", weight=weight).fit(X, y)
+    RCGPRegressor(kernel=kernel, weight=weight).fit(X, y)
     assert all((kernel.state_dict()[name] == value).all() for name, value in before.items())
     assert weight.log_c.isnan()  # as it was before it met any data
     assert (X_before == X).all()
     assert (y == y_before).all()
 
 
+@quick
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
 def test_grid_search_pipeline_and_parallel_cross_validation_work():
     X, y = make_table()
-    quick = RCGPRegressor(centre="prior", objective=None)  # where any fit will do
-    pipeline = make_pipeline(StandardScaler(), quick)
-    search = GridSearchCV(
-        pipeline, {"rcgpregressor__weight": ["imq", "se"], "rcgpregressor__epsilon": [0.05, 0.2]}, cv=2
-    )
-    assert search.fit(X, y).best_params_["rcgpregressor__weight"] in ("imq", "se")
+    any_fit = RCGPRegressor(**QUICK)
+    pipeline = make_pipeline(StandardScaler(), any_fit)
+    weights = ["imq", InverseMultiquadric(epsilon=0.2), "constant"]
+    search = GridSearchCV(pipeline, {"rcgpregressor__weight": weights}, cv=2)
+    assert search.fit(X, y).best_params_["rcgpregressor__weight"] in weights
     scores = cross_val_score(RCGPRegressor(), X, y, cv=3, n_jobs=2, scoring="neg_median_absolute_error")
     assert (scores > -0.5).all()
-    assert cross_val_predict(quick, X, y, cv=3).shape == y.shape
-    assert TransformedTargetRegressor(quick, transformer=StandardScaler()).fit(X, y).predict(X).shape == y.shape
+    assert cross_val_predict(any_fit, X, y, cv=3).shape == y.shape
+    assert TransformedTargetRegressor(any_fit, transformer=StandardScaler()).fit(X, y).predict(X).shape == y.shape
 
 
 def test_pickling_after_predicting_gives_the_same_predictions():
@@ -103,6 +106,8 @@ def test_pickling_after_predicting_gives_the_same_predictions():
     assert again.fit_report_ == model.fit_report_
 
 
+@quick
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
 def test_sample_weights_are_routed():
     X, y = make_table()
     with sklearn.config_context(enable_metadata_routing=True):
@@ -110,8 +115,7 @@ def test_sample_weights_are_routed():
             StandardScaler().set_fit_request(sample_weight=False), RCGPRegressor().set_fit_request(sample_weight=True)
         )
         weighted = pipeline.fit(X, y, sample_weight=np.where(np.arange(60) == 7, 0.0, 1.0))
-        quick = RCGPRegressor(centre="prior", objective=None)  # where any fit will do
-        several = MultiOutputRegressor(quick.set_fit_request(sample_weight=True))
+        several = MultiOutputRegressor(RCGPRegressor(**QUICK).set_fit_request(sample_weight=True))
         several.fit(X, np.stack([y, -y], axis=1), sample_weight=np.full(60, 2.0))
     plain = make_pipeline(StandardScaler(), RCGPRegressor()).fit(X, y)
     assert not np.allclose(weighted.predict(X), plain.predict(X), rtol=1e-6)
@@ -121,8 +125,8 @@ def test_the_html_representation_names_the_estimator():
     assert "RCGPRegressor" in RCGPRegressor()._repr_html_()
     X, y = make_table()
     assert "fitted" in RCGPRegressor().fit(X, y)._repr_html_()
-    assert repr(RCGPRegressor(centre="adaptive")) == "RCGPRegressor()"
-    assert repr(RCGPRegressor(weight="se", centre="prior")) == "RCGPRegressor(centre='prior', weight='se')"
+    assert repr(RCGPRegressor(weight="learned")) == "RCGPRegressor()"
+    assert repr(RCGPRegressor(weight="se", local_noise=False)) == "RCGPRegressor(local_noise=False, weight='se')"
 
 
 def test_data_frames_keep_their_names():
@@ -168,7 +172,7 @@ def test_words_among_numbers_are_named_by_column_and_row():
         RCGPRegressor().fit(days.to_numpy()[:, None], y)
     with pytest.raises(ValueError, match="y must be numbers, but row 0 is '2026-01-01"):
         RCGPRegressor().fit(X, days.to_numpy())
-    model = RCGPRegressor(centre="prior", objective=None).fit(X, y)
+    model = RCGPRegressor().fit(X, y)
     with pytest.raises(ValueError, match="X must be numbers, but column 0 in row 1 is 'long'"):
         model.predict(np.array([["1", "2"], ["long", "2"]]))
     words = ["low" if i == 7 else "3" for i in range(60)]
@@ -183,29 +187,15 @@ def test_words_among_numbers_are_named_by_column_and_row():
     ("parameters", "message"),
     [
         (
-            {"centre": "prior", "weight": "huber"},
-            "weight must be 'imq', 'se', 'constant' or a weight function of .*, got 'huber'",
+            {"weight": "huber"},
+            "weight must be 'learned', 'imq', 'se', 'constant' or a weight function of .*, got 'huber'",
         ),
-        ({"centre": "posterior"}, "centre must be 'adaptive' or 'prior', got 'posterior'"),
-        ({"centre": "auto"}, "centre must be 'adaptive' or 'prior', got 'auto'"),
-        ({"weight": "imq"}, "leave weight out, or say centre='prior'"),
-        ({"centre": "adaptive", "weight": "imq"}, "leave weight out, or say centre='prior'"),
-        ({"centre": "adaptive", "epsilon": 0.1, "objective": None}, "leave epsilon, objective out"),
-        ({"centre": "adaptive", "n_restarts": 2}, "leave n_restarts out"),
-        (
-            {"centre": "prior", "objective": "mll"},
-            "objective must be 'loo', 'marginal', 'pseudo_marginal', None or a function, got 'mll'",
-        ),
+        ({"weight": None}, "weight must be 'learned'.*got None"),
         ({"priors": "strong"}, "priors must be 'weak' or None, got 'strong'"),
-        ({"centre": "prior", "epsilon": 1.5}, r"epsilon must be a share in \[0, 1\), got 1.5"),
-        ({"centre": "prior", "epsilon": float("nan")}, "epsilon must be a share"),
-        ({"centre": "prior", "weight": "constant", "epsilon": 0.1}, "epsilon belongs to weight='imq' or 'se'"),
-        ({"objective": "elbo", "centre": "prior"}, "objective must be 'loo', 'marginal', 'pseudo_marginal', None or"),
-        ({"centre": "prior", "n_restarts": -1}, "n_restarts must be a whole number, at least 0, got -1"),
+        ({"n_restarts": -1}, "n_restarts must be a whole number, at least 0, got -1"),
         ({"max_iter": 2.5}, "max_iter must be a whole number, at least 1, got 2.5"),
         ({"fit_rows": 1}, "fit_rows must be a whole number, at least 2, got 1"),
         ({"mean": "modal"}, "mean must be"),
-        ({"centre": "prior", "objective": "marginal"}, "needs a weight that does not depend on y"),
         ({"kernel": RBF() ** 2}, "no GPyTorch counterpart"),
     ],
 )
@@ -214,7 +204,13 @@ def test_bad_parameters_are_named(parameters, message):
         RCGPRegressor(**parameters).fit(*make_table())
 
 
-@pytest.mark.parametrize("parameters", [{"kernel": "rbf"}, {"normalize": "yes"}])
+@pytest.mark.parametrize("name", ["centre", "epsilon", "objective"])
+def test_parameters_of_earlier_versions_are_unknown(name):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        RCGPRegressor(**{name: None})
+
+
+@pytest.mark.parametrize("parameters", [{"kernel": "rbf"}, {"normalize": "yes"}, {"local_noise": 1}])
 def test_parameters_of_a_wrong_type_are_named(parameters):
     with pytest.raises(TypeError, match=f"{next(iter(parameters))} must be"):
         RCGPRegressor(**parameters).fit(*make_table())

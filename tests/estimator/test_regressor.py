@@ -12,10 +12,19 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, RationalQuadratic, WhiteKernel
 
 import rcgp
-from rcgp import RCGP, RCGPRegressor, fit, fit_adaptive
-from rcgp.estimator.outliers import score_limit
+from rcgp import RCGP, RCGPRegressor, fit, fit_robust
+from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator.output import build_model, lengthscales
+from rcgp.estimator.parameters import recipe
 from rcgp.models.defaults import add_weak_priors
-from rcgp.weights import Constant, InverseMultiquadric, Plateau
+from rcgp.weights import Constant, InverseMultiquadric, LawWeight
+
+# Any fit will do: one iteration of the cheapest.
+QUICK = {"weight": "constant", "max_iter": 1}
+quick = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+# A law learned afterwards, from the predictions of a model that outliers did spoil, need not fit.
+spoilt = pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
+few_rows = pytest.mark.filterwarnings("ignore:.*too few to tell:rcgp.estimator.outliers.NoiseLawWarning")
 
 
 def make_series(n=80, seed=0, outliers=(5, 30, 60), size=12.0):
@@ -27,12 +36,13 @@ def make_series(n=80, seed=0, outliers=(5, 30, 60), size=12.0):
     return X, y, f
 
 
+@spoilt
 def test_the_estimator_is_the_model():
     """The paper's bare setting, against RCGP and fit directly."""
     X, y, _ = make_series()
     model = RCGP(X, y, mean="median")
     report = fit(model)
-    estimator = RCGPRegressor(centre="prior", priors=None).fit(X, y)
+    estimator = RCGPRegressor(weight="imq", priors=None).fit(X, y)
     assert estimator.fit_report_.value == report.value
     np.testing.assert_array_equal(estimator.weights_, model.weights().numpy())
     loo = model.leave_one_out()
@@ -46,12 +56,10 @@ def test_the_estimator_is_the_model():
     assert estimator.noise_variance_ == model.noise.item()
 
 
-def test_constant_weight_and_marginal_likelihood_are_the_plain_gp():
+def test_the_constant_weight_is_the_plain_gp():
     X, y, _ = make_series(outliers=())
     kernel = ConstantKernel(1.0) * RBF(1.0) + WhiteKernel(0.1)
-    ours = RCGPRegressor(
-        kernel, mean="zero", centre="prior", weight="constant", objective="marginal", normalize=False
-    ).fit(X, y)
+    ours = RCGPRegressor(kernel, mean="zero", weight="constant", normalize=False).fit(X, y)
     theirs = GaussianProcessRegressor(kernel).fit(X, y)
     new = np.linspace(-1, 11, 50)[:, None]
     mean, cov = theirs.predict(new, return_cov=True)  # which, in scikit-learn, includes the white noise
@@ -64,61 +72,119 @@ def test_constant_weight_and_marginal_likelihood_are_the_plain_gp():
 def test_outliers_are_found_and_do_not_move_the_fit():
     X, y, f = make_series()
     robust = RCGPRegressor().fit(X, y)
-    plain = RCGPRegressor(centre="prior", weight="constant", objective="marginal").fit(X, y)
+    plain = RCGPRegressor(weight="constant").fit(X, y)
     assert np.flatnonzero(robust.outliers_).tolist() == [5, 30, 60]
     assert (robust.weights_ > 0).all()
-    assert (robust.weights_ <= 1).all()
+    assert (RCGPRegressor(local_noise=False).fit(X, y).weights_ <= 1).all()
     assert set(np.argsort(robust.weights_)[:3]) == {5, 30, 60}
     assert np.abs(robust.predict(X) - f).mean() < 0.5 * np.abs(plain.predict(X) - f).mean()
 
 
-def test_adaptive_centring_is_the_models():
+def test_the_learned_weight_is_the_robust_fit_of_the_model():
     X, y, _ = make_series()
     model = RCGP(X, y, mean="median")
     add_weak_priors(model)
-    report = fit_adaptive(model)
-    for estimator in (RCGPRegressor().fit(X, y), RCGPRegressor(centre="adaptive").fit(X, y)):
+    report = fit_robust(model)
+    for estimator in (RCGPRegressor().fit(X, y), RCGPRegressor(weight="learned").fit(X, y)):
         assert estimator.fit_report_.value == report.value
         assert estimator.fit_report_.rounds == report.rounds
+        assert estimator.noise_law_ == report.law == model.noise_law
         np.testing.assert_array_equal(estimator.weights_, model.weights().numpy())
+        np.testing.assert_array_equal(estimator.outlier_probability_, model.outlier_probability().numpy())
         np.testing.assert_array_equal(estimator.predict(X), model.posterior(torch.tensor(X)).mean.numpy())
 
 
-@pytest.mark.parametrize("given", [{"weight": "imq"}, {"epsilon": 0.05}, {"objective": None}, {"n_restarts": 1}])
-def test_choices_of_the_papers_method_are_refused_by_adaptive_centring(given):
+ALONE = {
+    "kernel": RBF() + WhiteKernel(),
+    "mean": "robust_linear",
+    "weight": ["imq", "se", "constant", InverseMultiquadric(epsilon=0.1)],
+    "local_noise": False,
+    "n_restarts": 1,
+    "normalize": False,
+    "priors": None,
+    "max_iter": 500,
+    "fit_rows": 30,
+    "progress": [lambda evaluations, best: None],
+    "random_state": 3,
+}
+CHANGES = [(name, value) for name, values in ALONE.items() for value in np.atleast_1d(np.array(values, dtype=object))]
+
+
+@spoilt
+@pytest.mark.parametrize(("name", "value"), CHANGES, ids=[f"{name}={value!r:.20}" for name, value in CHANGES])
+def test_any_parameter_may_be_changed_alone(name, value):
+    X, y, f = make_series()
+    model = RCGPRegressor(**{name: value}).fit(X, y)
+    assert np.abs(model.predict(X) - f).mean() < 1.0
+
+
+def test_every_parameter_is_changed_here():
+    assert ALONE.keys() == RCGPRegressor().get_params().keys()
+
+
+@pytest.mark.parametrize("given", [{"n_restarts": np.int64(0)}, {"weight": np.str_("learned")}])
+def test_parameters_of_numpys_kind_are_as_good(given):
     X, y, _ = make_series()
-    (name,) = given
-    with pytest.raises(ValueError, match=f"leave {name} out, or say centre='prior'"):
-        RCGPRegressor(**given).fit(X, y)
-    paper = RCGPRegressor(**given, centre="prior", random_state=0).fit(X, y)
-    assert not isinstance(paper.models_[0].weight, Plateau)
+    assert isinstance(RCGPRegressor(**given).fit(X, y).models_[0].weight, LawWeight)
 
 
-@pytest.mark.parametrize("given", [{"n_restarts": np.int64(0)}, {"objective": np.str_("loo")}])
-def test_defaults_of_numpys_kind_are_defaults(given):
-    X, y, _ = make_series()
-    assert isinstance(RCGPRegressor(**given).fit(X, y).models_[0].weight, Plateau)
-
-
-def test_adaptive_centring_needs_no_care_for_the_mean():
+@pytest.mark.parametrize("mean", ["median", "robust_linear", "zero"])
+def test_one_absurd_value_spoils_nothing_without_normalisation(mean):
     X, y, f = make_series(outliers=())
     y[33] = 1e6
-    model = RCGPRegressor(normalize=False).fit(X, y)
+    model = RCGPRegressor(normalize=False, mean=mean).fit(X, y)
     assert model.outliers_[33]
     assert np.abs(model.predict(X) - f).mean() < 0.1
 
 
-def test_adaptive_flags_follow_the_documented_rule():
+@spoilt
+@pytest.mark.parametrize("weight", ["learned", "imq", "constant"])
+def test_flags_follow_the_documented_rule(weight):
     X, y, _ = make_series(size=2.0)
     y[3] += 0.8  # not beyond doubt
-    model = RCGPRegressor().fit(X, y)
-    t = (y - model.loo_mean_) / model.loo_std_
-    np.testing.assert_allclose(model.outlier_scores_, t)
-    np.testing.assert_array_equal(model.outliers_, (model.weights_ < 0.5**0.5) & (np.abs(t) > score_limit(True, 80)))
-    assert 0 < model.outliers_.sum() < 10
+    model = RCGPRegressor(weight=weight).fit(X, y)
+    probability = model.outlier_probability_
+    assert ((probability >= 0) & (probability <= 1)).all()
+    np.testing.assert_array_equal(model.outliers_, probability > 0.5)
+    np.testing.assert_allclose(model.outlier_scores_, (y - model.loo_mean_) / model.loo_std_)
+    assert {5, 30, 60} <= set(np.flatnonzero(model.outliers_)) <= {3, 5, 30, 60}
 
 
-def test_adaptive_centring_of_all_rows_after_a_fit_to_some():
+@spoilt
+@pytest.mark.parametrize("weight", ["imq", "constant"])
+def test_a_weight_that_is_given_has_a_law_that_only_flags_rows(weight):
+    X, y, _ = make_series(size=2.0)
+    model = RCGPRegressor(weight=weight).fit(X, y)
+    assert not model.noise_law_.is_normal
+    assert model.models_[0].noise_law.is_normal
+    mean, std = model.predict(X, return_std=True, include_noise=True)
+    lower, upper = model.predict_interval(X)
+    np.testing.assert_allclose(lower, mean - 1.959963984540054 * std)
+    np.testing.assert_allclose(upper, mean + 1.959963984540054 * std)
+
+
+@pytest.mark.parametrize("size", [1e2, 1e8, 1e150, 1e300])
+def test_an_outlier_of_any_size_has_the_same_influence(size):
+    X, y, _ = make_series(outliers=(5, 30))
+    y[30] = 10.0
+    expected = RCGPRegressor().fit(X, y).predict(X)
+    for sign in (1.0, -1.0):
+        y[30] = sign * size
+        model = RCGPRegressor().fit(X, y)
+        np.testing.assert_allclose(model.predict(X), expected, atol=0.02)
+        assert model.outliers_[30]
+
+
+def test_the_order_of_rows_does_not_matter():
+    X, y, _ = make_series()
+    order = np.random.default_rng(0).permutation(80)
+    one, other = RCGPRegressor().fit(X, y), RCGPRegressor().fit(X[order], y[order])
+    np.testing.assert_allclose(other.predict(X), one.predict(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(other.weights_, one.weights_[order], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(other.noise_law_.shares, one.noise_law_.shares, rtol=1e-4)
+
+
+def test_all_rows_are_weighed_after_a_fit_to_some():
     X, y, f = make_series(n=200, outliers=(5, 30, 60, 100, 101, 160))
     model = RCGPRegressor(fit_rows=80, random_state=0).fit(X, y)
     np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [5, 30, 60, 100, 101, 160])
@@ -126,24 +192,21 @@ def test_adaptive_centring_of_all_rows_after_a_fit_to_some():
     assert np.abs(model.predict(X) - f).mean() < 0.06
 
 
-def test_all_rows_are_judged_by_the_samples_hyperparameters_and_threshold():
+def test_all_rows_are_judged_by_the_samples_hyperparameters_and_law():
     X, y, _ = make_series(n=200, outliers=(5, 30, 60, 100, 101, 160))
     all_rows = RCGPRegressor(fit_rows=80, random_state=0).fit(X, y)
     sample = np.sort(np.random.RandomState(0).choice(200, 80, replace=False))
     alone = RCGPRegressor().fit(X[sample], y[sample])
     assert all_rows.noise_variance_ == alone.noise_variance_
     np.testing.assert_array_equal(all_rows.lengthscales_, alone.lengthscales_)
-    assert all_rows.fit_report_.tail == alone.fit_report_.tail
-    assert all_rows.fit_report_.calibration == alone.fit_report_.calibration
+    assert all_rows.noise_law_ == alone.noise_law_
     (model,) = all_rows.models_
-    assert model.weight.centre.shape == (200,)
-    centre = (model.weight.centre + model.mean(model.train_X)).detach().numpy()
-    np.testing.assert_allclose(centre, all_rows.loo_mean_, atol=1e-3)  # what all others say, not the sample
-    std = (model.weight.threshold / alone.fit_report_.reach).numpy()
-    np.testing.assert_allclose(std, all_rows.loo_std_, rtol=1e-3)
+    assert model.weight.mean.shape == (200,)
+    centre = (model.weight.mean + model.mean(model.train_X)).detach().numpy()
+    np.testing.assert_allclose(centre, all_rows.loo_mean_, atol=1e-3)  # from all other rows, not from the sample
 
 
-def test_rows_without_sample_weight_are_judged_by_adaptive_centring_too():
+def test_rows_without_sample_weight_are_judged_too():
     X, y, _ = make_series(outliers=(10, 20))
     counted = np.ones(len(y))
     counted[[20, 21]] = 0.0
@@ -153,22 +216,13 @@ def test_rows_without_sample_weight_are_judged_by_adaptive_centring_too():
     np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [10, 20])
 
 
-def test_flags_follow_the_documented_rule():
-    X, y, _ = make_series(size=2.0)
-    model = RCGPRegressor(centre="prior").fit(X, y)
-    t = (y - model.loo_mean_) / model.loo_std_
-    np.testing.assert_allclose(model.outlier_scores_, t / np.median(np.abs(t)) * 0.6745)
-    np.testing.assert_array_equal(model.outliers_, np.abs(model.outlier_scores_) > score_limit(False, 80))
-    assert 0 < model.outliers_.sum() < 10
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_clean_data_have_few_flags(seed):
     X, y, _ = make_series(n=150, seed=seed, outliers=())
     assert RCGPRegressor().fit(X, y).outliers_.sum() <= 1
 
 
-@pytest.mark.filterwarnings("ignore:the fit did not converge")  # the noise that fits best is none at all
+@quick  # the noise that fits best is none at all
 def test_noiseless_data_have_no_flags():
     X = np.linspace(0, 5, 40)[:, None]
     assert not RCGPRegressor().fit(X, 3.0 + 0.0 * X[:, 0]).outliers_.any()
@@ -195,18 +249,20 @@ def test_results_are_in_the_users_units(unit, offset):
 def test_bad_values_do_not_set_the_units():
     """One absurd value in y, one in X: starting values and priors stay where the other rows put them."""
     X, y, _ = make_series()
-    clean = RCGPRegressor(centre="prior", objective=None).fit(X, y)
+    clean = RCGPRegressor().fit(X, y)
     y[3], X[4] = 1e12, -1e6
-    spoilt = RCGPRegressor(centre="prior", objective=None).fit(X, y)
-    assert spoilt.lengthscales_ == pytest.approx(clean.lengthscales_, rel=0.1)
-    assert spoilt.noise_variance_ == pytest.approx(clean.noise_variance_, rel=0.2)
+    dirty = RCGPRegressor().fit(X, y)
+    assert dirty.lengthscales_ == pytest.approx(clean.lengthscales_, rel=0.1)
+    assert dirty.noise_variance_ == pytest.approx(clean.noise_variance_, rel=0.2)
+    assert dirty.outliers_[3]
 
 
+@few_rows
 def test_weak_priors_keep_a_fit_from_calling_everything_noise():
     """Few points, each far from the next: without priors the optimum is a flat function and all noise."""
     X = np.arange(8.0)[:, None]
     y = np.sin(0.8 * X[:, 0])
-    bare, weak = (RCGPRegressor(centre="prior", weight="constant", priors=p).fit(X, y) for p in (None, "weak"))
+    bare, weak = (RCGPRegressor(weight="constant", priors=p).fit(X, y) for p in (None, "weak"))
     assert weak.noise_variance_ < 0.05
     assert len(list(bare.models_[0].named_priors())) == 0
     names = {name for name, *_ in weak.models_[0].named_priors()}
@@ -214,8 +270,8 @@ def test_weak_priors_keep_a_fit_from_calling_everything_noise():
 
 
 def test_the_lengthscale_prior_is_botorchs_for_inputs_in_the_unit_cube():
-    X = np.random.default_rng(0).uniform(size=(4000, 3))
-    model = RCGPRegressor(centre="prior", objective=None, fit_rows=None).fit(X[:300], X[:300, 0]).models_[0]
+    X = np.random.default_rng(0).uniform(size=(300, 3))
+    model = build_model(recipe(RCGPRegressor()), torch.tensor(X), torch.tensor(X[:, 0]), None)
     location = model.kernel.base_kernel.lengthscale_prior.loc
     np.testing.assert_allclose(location.numpy(), np.full((1, 3), np.sqrt(2) + 0.5 * np.log(3)), atol=0.15)
     np.testing.assert_allclose(model.kernel.base_kernel.lengthscale_prior.scale.numpy(), np.sqrt(3))
@@ -232,8 +288,13 @@ def test_several_outputs_are_as_many_estimators():
     assert both.predict(X[:5], return_cov=True)[1].shape == (5, 5, 2)
     assert both.sample_y(X[:5], 4).shape == (5, 2, 4)
     assert both.log_predictive_density(X, Y).shape == (80, 2)
+    assert both.predict_quantiles(X[:5], 0.3).shape == both.noise_std(X[:5]).shape == (5, 2)
+    assert both.predict_quantiles(X[:5], [0.1, 0.5, 0.9]).shape == (5, 2, 3)
+    for ours, theirs in zip(both.predict_interval(X), alone.predict_interval(X), strict=True):
+        np.testing.assert_allclose(ours[:, 1], theirs, rtol=1e-6)
     assert both.noise_variance_.shape == (2,)
     assert len(both.kernel_) == len(both.fit_report_) == len(both.models_) == 2
+    assert len(both.noise_law_) == len(both.doubts_) == 2
     assert 0.0 < both.score(X, Y) < 1.0
 
 
@@ -252,7 +313,7 @@ def test_standard_deviations_are_the_diagonal_of_the_covariance():
         np.testing.assert_allclose(std**2, np.diag(cov), rtol=1e-6, atol=1e-12)
     difference = model.predict(new, return_std=True, include_noise=True)[1] ** 2
     difference -= model.predict(new, return_std=True)[1] ** 2
-    np.testing.assert_allclose(difference, model.noise_variance_, rtol=1e-9)
+    np.testing.assert_allclose(difference, model.noise_std(new) ** 2, rtol=1e-9)
     with pytest.raises(RuntimeError, match="At most one"):
         model.predict(new, return_std=True, return_cov=True)
 
@@ -271,9 +332,9 @@ def test_samples_have_the_moments_of_the_prediction():
     assert not np.array_equal(model.sample_y(new, 3), model.sample_y(new, 3, random_state=5))
 
 
-def test_the_predictive_density_is_the_normal_one():
+def test_the_predictive_density_of_a_plain_gp_is_the_normal_one():
     X, y, _ = make_series()
-    model = RCGPRegressor().fit(X, y)
+    model = RCGPRegressor(weight="constant").fit(X, y)
     mean, std = model.predict(X, return_std=True, include_noise=True)
     np.testing.assert_allclose(model.log_predictive_density(X, y), scipy.stats.norm(mean, std).logpdf(y), rtol=1e-10)
     with pytest.raises(ValueError, match=r"y must have the shape \(80,\)"):
@@ -282,11 +343,10 @@ def test_the_predictive_density_is_the_normal_one():
 
 def test_whole_sample_weights_count_like_repeated_rows():
     """With hyperparameters fixed and trust in every row; fitted ones see a repeated row's twin."""
-    X, y, _ = make_series()
+    X, y, _ = make_series(outliers=())
     counts = np.arange(80) % 4
     kernel = ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed") + WhiteKernel(0.02, "fixed")
-    plain = {"centre": "prior", "weight": "constant", "objective": "marginal"}
-    settings = {"kernel": kernel, "mean": "zero", "normalize": False, **plain}
+    settings = {"kernel": kernel, "mean": "zero", "normalize": False, "weight": "constant"}
     weighted = RCGPRegressor(**settings).fit(X, y, sample_weight=counts)
     repeated = RCGPRegressor(**settings).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
     new = np.linspace(0, 10, 20)[:, None]
@@ -330,10 +390,11 @@ def test_bad_sample_weights_are_refused(weights, message):
         RCGPRegressor().fit(X, y, sample_weight=weights)
 
 
+@spoilt
 def test_hyperparameters_chosen_on_some_rows_serve_a_posterior_of_all():
     X, y, f = make_series(n=300, size=2.0)
     weight = InverseMultiquadric(trainable=True)
-    settings = {"fit_rows": 100, "random_state": 0, "centre": "prior", "weight": weight}
+    settings = {"fit_rows": 100, "random_state": 0, "weight": weight}
     model = RCGPRegressor(**settings).fit(X, y)
     (inner,) = model.models_
     assert len(inner.train_y) == len(model.weights_) == 300
@@ -346,57 +407,70 @@ def test_hyperparameters_chosen_on_some_rows_serve_a_posterior_of_all():
     np.testing.assert_array_equal(model.predict(X), again.predict(X))
 
 
-def test_restarts_are_seeded_and_no_worse():
+@spoilt
+@pytest.mark.parametrize("weight", ["learned", "imq"])
+def test_restarts_are_seeded_and_no_worse(weight):
     X, y, _ = make_series()
-    one, two = (RCGPRegressor(centre="prior", n_restarts=2, random_state=4).fit(X, y) for _ in range(2))
+    one, two = (RCGPRegressor(weight=weight, n_restarts=2, random_state=4).fit(X, y) for _ in range(2))
     assert one.fit_report_.starts == two.fit_report_.starts
-    assert one.fit_report_.value >= RCGPRegressor(centre="prior").fit(X, y).fit_report_.value
-
-
-def test_no_objective_keeps_the_starting_values():
-    X, y, _ = make_series()
-    model = RCGPRegressor(centre="prior", objective=None).fit(X, y)
-    assert model.fit_report_ is None
-    assert model.n_iter_ == 0
-    assert model.noise_variance_ == RCGP(X, y, mean="median").noise.item()
+    assert len(one.fit_report_.starts) == 3
+    assert one.fit_report_.value >= RCGPRegressor(weight=weight).fit(X, y).fit_report_.value
 
 
 def test_without_normalisation_the_default_kernel_starts_at_unit_scales():
     X, y, _ = make_series()
-    model = RCGPRegressor(centre="prior", objective=None, normalize=False).fit(1e3 * X, 1e3 * y)
-    assert model.lengthscales_ == pytest.approx([1.0])
-    assert model.kernel_.outputscale.item() == pytest.approx(1.0)
-    assert model.models_[0].mean(torch.tensor(X))[0].item() == pytest.approx(1e3 * y.mean())
+    how = recipe(RCGPRegressor(normalize=False))
+    model = build_model(how, torch.tensor(1e3 * X), torch.tensor(1e3 * y), None)
+    assert model.kernel.base_kernel.lengthscale.item() == pytest.approx(1.0)
+    assert model.kernel.outputscale.item() == pytest.approx(1.0)
+    assert model.mean(torch.tensor(X))[0].item() == pytest.approx(1e3 * np.median(y))
 
 
 def test_lengthscales_of_composed_kernels():
-    X = np.random.default_rng(0).normal(size=(30, 3))
-    y = X[:, 0]
     first = gpytorch.kernels.RBFKernel(ard_num_dims=2, active_dims=[0, 2])
     second = gpytorch.kernels.PeriodicKernel(active_dims=[1])
     kernel = gpytorch.kernels.ScaleKernel(first) + second
     first.lengthscale, second.lengthscale = torch.tensor([[2.0, 3.0]]), torch.tensor(4.0)
-    fitted = RCGPRegressor(kernel=kernel, centre="prior", objective=None).fit(X, y).lengthscales_
-    np.testing.assert_allclose(fitted, [[2.0, np.inf, 3.0], [np.inf, 2.0, np.inf]], rtol=1e-6)
+    np.testing.assert_allclose(lengthscales(kernel, 3), [[2.0, np.inf, 3.0], [np.inf, 2.0, np.inf]], rtol=1e-6)
     outer = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2), active_dims=[1, 2])
     outer.base_kernel.lengthscale = torch.tensor([[2.0, 3.0]])
-    fitted = RCGPRegressor(kernel=outer, centre="prior", objective=None).fit(X, y).lengthscales_
-    np.testing.assert_allclose(fitted, [np.inf, 2.0, 3.0], rtol=1e-6)
-    linear = RCGPRegressor(kernel=gpytorch.kernels.LinearKernel(), centre="prior", objective=None).fit(X, y)
-    assert linear.lengthscales_.shape == (0, 3)
+    np.testing.assert_allclose(lengthscales(outer, 3), [np.inf, 2.0, 3.0], rtol=1e-6)
+    assert lengthscales(gpytorch.kernels.LinearKernel(), 3).shape == (0, 3)
+
+
+@quick
+def test_the_fitted_lengthscales_are_those_of_the_fitted_kernel():
+    X = np.random.default_rng(0).normal(size=(30, 3))
+    kernel = gpytorch.kernels.RBFKernel(active_dims=[1]) + gpytorch.kernels.LinearKernel()
+    fitted = RCGPRegressor(kernel=kernel, **QUICK).fit(X, X[:, 0])
+    np.testing.assert_array_equal(fitted.lengthscales_, lengthscales(fitted.kernel_, 3))
+    assert np.isinf(fitted.lengthscales_).tolist() == [True, False, True]
 
 
 def test_a_mean_may_be_trained_or_a_function():
     X, y, _ = make_series(outliers=())
     trained = RCGPRegressor(mean=gpytorch.means.LinearMean(1)).fit(X, y + 5.0 * X[:, 0])
     assert trained.predict([[30.0]]) == pytest.approx(150.0, rel=0.2)
-    known = RCGPRegressor(mean=lambda x: 5.0 * x[..., 0], centre="prior", weight=Constant()).fit(X, y + 5.0 * X[:, 0])
+    known = RCGPRegressor(mean=lambda x: 5.0 * x[..., 0], weight=Constant()).fit(X, y + 5.0 * X[:, 0])
     assert known.predict([[30.0]]) == pytest.approx(150.0, abs=2.0)
 
 
-def test_tiny_tables_work():
-    assert RCGPRegressor().fit([[1.0]], [2.0]).predict([[1.0]]) == pytest.approx(2.0)
-    assert RCGPRegressor().fit([[1.0], [1.0]], [2.0, 3.0]).predict([[1.0]]).shape == (1,)
+@few_rows
+@pytest.mark.parametrize("weight", ["learned", "imq", "constant"])
+def test_tiny_tables_work(weight):
+    model = RCGPRegressor(weight=weight)
+    assert model.fit([[1.0]], [2.0]).predict([[1.0]]) == pytest.approx(2.0)
+    assert model.fit([[1.0], [1.0]], [2.0, 3.0]).predict([[1.0]]).shape == (1,)
+
+
+@few_rows
+@pytest.mark.filterwarnings("ignore:.*count less than half")
+@pytest.mark.parametrize("y", [[2.0, 3.0, 1e300], [1e300, -1e300], [1e300], [0.0, 0.0, 1e-300], [5.0, 5.0, 5.0]])
+def test_absurd_values_in_tiny_tables_give_finite_answers(y):
+    X = np.arange(float(len(y)))[:, None]
+    model = RCGPRegressor().fit(X, y)
+    for answer in (*model.predict(X, return_std=True), *model.predict_interval(X), model.weights_, model.loo_std_):
+        assert np.isfinite(answer).all()
 
 
 def test_the_package_hands_out_the_estimator_on_request():
@@ -406,6 +480,7 @@ def test_the_package_hands_out_the_estimator_on_request():
         rcgp.Regressor  # noqa: B018
 
 
+@spoilt
 def test_a_fixed_noise_stays_fixed_when_some_rows_choose_the_rest():
     X, y, _ = make_series()
     model = RCGPRegressor(RBF() + WhiteKernel(0.1, "fixed"), fit_rows=40, normalize=False, random_state=0).fit(X, y)
@@ -425,7 +500,7 @@ def test_a_failed_fit_names_the_row_of_the_table():
     seed = next(s for s in range(20) if 11 in np.random.RandomState(s).choice(70, 60, replace=False))
     for arguments in ({}, {"fit_rows": 60, "random_state": seed}):
         with pytest.raises(rcgp.FitError, match="Look at row 21"):
-            RCGPRegressor(centre="prior", **arguments).fit(X, y, sample_weight=weights)
+            RCGPRegressor(weight="imq", **arguments).fit(X, y, sample_weight=weights)
         assert RCGPRegressor(**arguments).fit(X, y, sample_weight=weights).outliers_[21]
 
 
@@ -437,25 +512,26 @@ def with_absurd_input(size):
     return frame, y
 
 
-@pytest.mark.parametrize("centre", ["adaptive", "prior"])
+@spoilt
+@pytest.mark.parametrize("weight", ["learned", "imq"])
 @pytest.mark.parametrize("size", [1e12, -1e300])
 @pytest.mark.parametrize("rows", [slice(None), slice(10, 26)], ids=["80 rows", "16 rows"])
-def test_an_absurd_input_harms_its_own_row_only(centre, size, rows):
+def test_an_absurd_input_harms_its_own_row_only(weight, size, rows):
     frame, y = with_absurd_input(size)
     frame, y = frame[rows], y[rows]
     good = np.asarray(frame.index != 21)
-    model, without = RCGPRegressor(centre=centre).fit(frame, y), RCGPRegressor(centre=centre).fit(frame[good], y[good])
+    model, without = RCGPRegressor(weight=weight).fit(frame, y), RCGPRegressor(weight=weight).fit(frame[good], y[good])
     np.testing.assert_allclose(model.predict(frame[good]), without.predict(frame[good]), atol=0.05)
     # Nor does one that is asked for together with good ones.
     np.testing.assert_allclose(without.predict(frame)[good], without.predict(frame[good]), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("centre", ["adaptive", "prior"])
-def test_a_fit_that_an_input_prevents_names_its_row_and_column(centre):
+@pytest.mark.parametrize("weight", ["learned", "imq"])
+def test_a_fit_that_an_input_prevents_names_its_row_and_column(weight):
     frame, y = with_absurd_input(1e300)
     weights = np.where(np.arange(80) < 10, 0.0, 1.0)
     clue = r"Look at row 21, whose column %s is 1e\+300, while half of that column lies within"
-    model = RCGPRegressor(kernel=RationalQuadratic() + WhiteKernel(), centre=centre)  # which forgets no distance
+    model = RCGPRegressor(kernel=RationalQuadratic() + WhiteKernel(), weight=weight)  # which forgets no distance
     with pytest.raises(rcgp.FitError, match=clue % "'length'") as caught:
         model.fit(frame, y, sample_weight=weights)
     assert caught.value.row == 21
@@ -463,13 +539,14 @@ def test_a_fit_that_an_input_prevents_names_its_row_and_column(centre):
         model.fit(frame.to_numpy(), y)
 
 
+@quick
 def test_a_kernel_that_an_absurd_input_spoils_is_warned_of():
     frame, y = with_absurd_input(1e9)
     weights = np.where(np.arange(80) < 10, 0.0, 1.0)
     told = r"look at row 21, whose column 'length' is 1e\+09, while half of that column .* leave the row out"
     kernel = RationalQuadratic() + WhiteKernel()
     with pytest.warns(UserWarning, match=told):
-        RCGPRegressor(kernel=kernel, centre="prior", objective=None).fit(frame, y, sample_weight=weights)
+        RCGPRegressor(kernel=kernel, **QUICK).fit(frame, y, sample_weight=weights)
 
 
 def test_an_input_with_a_long_tail_is_not_blamed_for_an_absurd_observation():
@@ -477,16 +554,15 @@ def test_an_input_with_a_long_tail_is_not_blamed_for_an_absurd_observation():
     X = np.exp(8.0 * np.random.default_rng(0).standard_normal(X.shape))  # one is 1e6 times as far as most
     y[7] = 1e300
     with pytest.raises(rcgp.FitError, match="Look at row 7, which lies farthest"):
-        RCGPRegressor(centre="prior").fit(X, y)
+        RCGPRegressor(weight="imq").fit(X, y)
 
 
+@quick
 @pytest.mark.parametrize("dtype", [">f8", np.longdouble, np.float32, np.int64, object])
 def test_numbers_of_any_kind_serve(dtype):
     X, y, _ = make_series()
-    model = RCGPRegressor(centre="prior", objective=None).fit(X, (10 * y).round().astype(dtype))
-    np.testing.assert_allclose(
-        model.predict(X), RCGPRegressor(centre="prior", objective=None).fit(X, (10 * y).round()).predict(X)
-    )
+    model = RCGPRegressor(**QUICK).fit(X, (10 * y).round().astype(dtype))
+    np.testing.assert_allclose(model.predict(X), RCGPRegressor(**QUICK).fit(X, (10 * y).round()).predict(X))
     bad = (10 * y).round().astype(object)
     bad[7] = None
     with pytest.raises(ValueError, match=r"y.*NaN"):
@@ -503,9 +579,11 @@ def test_rows_known_to_be_stuck_are_judged_by_the_others():
     same = np.diff(y) == 0
     stuck = np.r_[same, False] | np.r_[False, same]
     assert np.flatnonzero(stuck).tolist() == list(range(85, 115))
-    believed, told = RCGPRegressor().fit(X, y), RCGPRegressor().fit(X, y, sample_weight=~stuck)
-    off = np.abs(y - f) > 0.6
+    with pytest.warns(NoiseLawWarning, match="errors and heavy-tailed noise cannot be told apart"):
+        believed = RCGPRegressor().fit(X, y)
+    told = RCGPRegressor().fit(X, y, sample_weight=~stuck)
+    off = np.abs(y - f) > 0.8
     assert believed.outliers_[off].sum() < 0.2 * off.sum()
-    assert told.outliers_[off].all()
+    assert told.outliers_[off].mean() > 0.9
     assert not told.outliers_[~stuck].any()
     assert np.abs(told.predict(X) - f)[stuck].mean() < 0.1 < np.abs(believed.predict(X) - f)[stuck].mean()

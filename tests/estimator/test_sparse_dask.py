@@ -11,10 +11,10 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from clusters import shared_client
 from sklearn.base import clone
 
 import rcgp
-from clusters import shared_client
 from optional_parts import local_cluster, optional
 from rcgp import SparseRCGPRegressor
 
@@ -50,13 +50,14 @@ def fitted(client, da):
 def test_a_cluster_gives_the_same_model(fitted, local):
     np.testing.assert_allclose(fitted.predict(NEW), local.predict(NEW), rtol=1e-10, atol=1e-10)
     assert fitted.fit_report_.hyperparameters == local.fit_report_.hyperparameters
+    np.testing.assert_allclose(fitted.noise_law_.shares, local.noise_law_.shares, rtol=1e-9)
     assert not hasattr(fitted, "weights_")
 
 
-def test_weights_around_the_prior_mean_and_sample_weights_give_the_same_model_too(client, da):
+def test_a_given_weight_and_sample_weights_give_the_same_model_too(client, da):
     weight = np.arange(N) % 3.0
-    expected = SparseRCGPRegressor(centre="prior", **FEW).fit(X, Y, weight)
-    model = SparseRCGPRegressor(centre="prior", client=client, **FEW)
+    expected = SparseRCGPRegressor(weight="imq", **FEW).fit(X, Y, weight)
+    model = SparseRCGPRegressor(weight="imq", client=client, **FEW)
     model.fit(da.from_array(X, (90, 2)), da.from_array(Y, 90), da.from_array(weight, 50))
     np.testing.assert_allclose(model.predict(NEW), expected.predict(NEW), rtol=1e-10, atol=1e-10)
 
@@ -100,6 +101,12 @@ def test_predictions_of_a_dask_array_are_lazy(fitted, da):
     assert mean.chunks == ((20, 20, 10),)
     np.testing.assert_allclose(mean.compute(), expected[0], rtol=1e-12, atol=1e-12)  # of which some are near zero
     np.testing.assert_allclose(std.compute(), expected[1], rtol=1e-12)
+    lower, upper = fitted.predict_interval(da.from_array(NEW, (20, 1)))
+    assert isinstance(lower, da.Array)
+    np.testing.assert_allclose(upper.compute(), fitted.predict_interval(NEW)[1], rtol=1e-12, atol=1e-12)
+    assert fitted.predict_quantiles(da.from_array(NEW, (20, 1)), [0.1, 0.9]).compute().shape == (50, 2)
+    with pytest.raises(ValueError, match="log_predictive_density is for inputs in memory"):
+        fitted.log_predictive_density(da.from_array(NEW, (20, 1)), NEW[:, 0])
     with pytest.raises(ValueError, match="X has 3 features, but the model was fitted to 2"):
         fitted.predict(da.zeros((5, 3)))
     bad = np.where(np.arange(5)[:, None] == 4, np.nan, np.zeros((5, 2)))

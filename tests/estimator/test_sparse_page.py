@@ -18,6 +18,7 @@ def test_the_pages_python_runs_and_finds_the_bad_rows(capsys, tmp_path, monkeypa
     said = re.search(r"(\d+) of (\d+) bad rows flagged, and (\d+) others", capsys.readouterr().out)
     found, bad, others = map(int, said.groups())
     assert found == bad > 1900
-    assert others < 5
+    # A good row beyond 3.3 standard deviations is more likely an outlier here: 0.1 % of 18 000.
+    assert others < 40
     assert abs(names["means"] - names["y"])[~names["bad"]].mean() < 0.1
     assert (names["outliers"] & names["bad"]).sum() == bad

@@ -20,7 +20,8 @@ from rcgp.experiments.records import key_of
 from rcgp.experiments.scores import score
 from rcgp.models import posterior_influence
 from rcgp.models.defaults import add_weak_priors
-from rcgp.training import fit_adaptive
+from rcgp.training import fit_robust
+from rcgp.weights.noise_law import SCALES
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -37,7 +38,7 @@ def test_table_1_has_every_cell_before_it_repeats_any(monkeypatch):
     assert len(cells) == 16 * 6
     assert len(configs) == 16 * 6 * 20
     assert {c["index"] for c in configs[: 16 * 6]} == {0}
-    assert [c["method"] for c in configs[:6]] == ["gp", "rcgp", "adaptive", "t-gp", "m-gp", "winsorized"]
+    assert [c["method"] for c in configs[:6]] == ["gp", "rcgp", "learned", "t-gp", "m-gp", "winsorized"]
 
 
 def test_relevance_pursuit_is_in_table_1_twice_where_botorch_is_and_never_quick(monkeypatch):
@@ -147,7 +148,7 @@ def test_rcgp_is_the_papers_setting():
 
 
 @pytest.mark.parametrize(("protocol", "mean"), [("paper", "median"), ("published", "zero")])
-def test_adaptive_has_weak_priors_and_the_starting_values_of_the_protocol(protocol, mean):
+def test_the_learned_law_has_weak_priors_and_the_starting_values_of_the_protocol(protocol, mean):
     problem = prepare("synthetic", "uniform", protocol)
     model = RCGP(torch.tensor(problem.train_X), torch.tensor(problem.train_y), mean=mean)
     add_weak_priors(model)
@@ -155,12 +156,24 @@ def test_adaptive_has_weak_priors_and_the_starting_values_of_the_protocol(protoc
         model.kernel.outputscale = torch.tensor(problem.initial["variance"], dtype=torch.float64)
         model.kernel.base_kernel.lengthscale = torch.tensor(problem.initial["lengthscales"])
         model.noise = problem.initial["noise"]
-    report = fit_adaptive(model)
-    outcome = run_method("adaptive", problem)
-    mean = model.posterior(torch.tensor(problem.test_X)).mean
-    np.testing.assert_allclose(outcome.prediction.mean, mean.detach().numpy(), rtol=1e-9)
+    report = fit_robust(model)
+    outcome = run_method("learned", problem)
+    inputs, prediction = torch.tensor(problem.test_X), outcome.prediction
+    posterior = model.posterior(inputs)
+    np.testing.assert_allclose(prediction.mean, posterior.mean.detach().numpy(), rtol=1e-9)
     assert outcome.evaluations == report.evaluations
-    assert np.abs(outcome.prediction.mean - problem.test_y).mean() < 0.12
+    assert np.abs(prediction.mean - problem.test_y).mean() < 0.12
+    # Scored by the law: a mixture of normals with one mean.
+    assert not report.law.is_normal
+    latent, noise = posterior.variance.detach().numpy(), model.noise_scale(inputs).detach().numpy()
+    stds = [np.sqrt(latent + noise * scale**2) for scale in SCALES]
+    parts = list(zip(report.law.good_shares, stds, strict=True))
+    density = sum(share * scipy.stats.norm.pdf(problem.test_y, prediction.mean, std) for share, std in parts)
+    np.testing.assert_allclose(prediction.log_density, np.log(density), rtol=1e-6)
+    covered = sum(
+        share * (1.0 - 2.0 * scipy.stats.norm.sf(prediction.high - prediction.mean, scale=std)) for share, std in parts
+    )
+    np.testing.assert_allclose(covered, 0.95, atol=1e-6)
 
 
 def test_the_mixture_predicts_what_an_inlier_would_be():
@@ -204,12 +217,12 @@ def test_an_unknown_method_is_named():
 
 @pytest.mark.parametrize(("index", "first"), [(0, "gp"), (1, "rcgp"), (8, "t-gp")])
 def test_times_are_medians_of_rounds_in_rotating_order(index, first, monkeypatch):
-    """Each method by its own clock: the GP 1, 2, 6 s, RCGP twice that, adaptive 3 s, t-GP 4 s, m-GP 30 s."""
+    """Each method by its own clock: the GP 1, 2, 6 s, RCGP twice that, the learned law 3 s, t-GP 4 s, m-GP 30 s."""
     order = []
     clocks = {
         "gp": [9.0, 1.0, 2.0, 6.0],
         "rcgp": [2.0, 4.0, 12.0],
-        "adaptive": [3.0, 3.0, 3.0],
+        "learned": [3.0, 3.0, 3.0],
         "t-gp": [4.0, 4.0, 4.0],
         "m-gp": [30.0, 0.1, 0.1],
     }
@@ -223,12 +236,12 @@ def test_times_are_medians_of_rounds_in_rotating_order(index, first, monkeypatch
     config = {"data": "synthetic", "contamination": "clean", "protocol": "paper", "index": index}
     values = EXPERIMENTS["table2"].run(config)
     assert order[:2] == ["gp", first]  # the first to be warm, which does not count
-    assert sorted(order[1:6]) == ["adaptive", "gp", "m-gp", "rcgp", "t-gp"]
-    assert [order[1:].count(method) for method in ("gp", "rcgp", "adaptive", "t-gp", "m-gp")] == [3, 3, 3, 3, 1]
-    assert values["seconds"] == {"gp": 2.0, "rcgp": 4.0, "adaptive": 3.0, "t-gp": 4.0, "m-gp": 30.0}
-    assert values["ratio"] == {"gp": 1.0, "rcgp": 2.0, "adaptive": 1.5, "t-gp": 2.0, "m-gp": 15.0}
+    assert sorted(order[1:6]) == ["gp", "learned", "m-gp", "rcgp", "t-gp"]
+    assert [order[1:].count(method) for method in ("gp", "rcgp", "learned", "t-gp", "m-gp")] == [3, 3, 3, 3, 1]
+    assert values["seconds"] == {"gp": 2.0, "rcgp": 4.0, "learned": 3.0, "t-gp": 4.0, "m-gp": 30.0}
+    assert values["ratio"] == {"gp": 1.0, "rcgp": 2.0, "learned": 1.5, "t-gp": 2.0, "m-gp": 15.0}
     # One of RCGP's three fits did not.
-    assert values["converged"] == {"gp": True, "rcgp": False, "adaptive": True, "t-gp": True, "m-gp": True}
+    assert values["converged"] == {"gp": True, "rcgp": False, "learned": True, "t-gp": True, "m-gp": True}
 
 
 def test_the_data_of_each_run_are_those_that_it_loads(monkeypatch):

@@ -320,6 +320,15 @@ def test_redoing_goes_on_with_what_other_code_made(tmp_path):
     assert "older" not in {record.code for record in file}
 
 
+def test_records_of_a_method_that_is_gone_are_kept_but_not_made_again(tmp_path):
+    file = recorded(tmp_path, [*_methods(Options(splits=1)), {"method": "gone", "index": 0}], "older")
+    some = Experiment("some", "some", _methods, _process)
+    redone, failures, _ = run_experiment(some, Options(), tmp_path, redo="all")
+    assert failures == []
+    assert {record.config["method"] for record in redone} == {"gp", "rcgp"}
+    assert {record.config["method"] for record in file} == {"gp", "rcgp", "gone"}
+
+
 def _two_at_a_time(options):
     return [{"index": index} for index in range(2)]
 

@@ -9,9 +9,9 @@ import torch
 
 import reference
 from problems import make_data, make_twin, set_hyperparameters
-from rcgp import RCGP, fit, posterior_influence
+from rcgp import RCGP, fit, fit_robust, posterior_influence
 from rcgp.training.objectives import leave_one_out, marginal, pseudo_marginal
-from rcgp.weights import Constant, InverseMultiquadric
+from rcgp.weights import Constant, InverseMultiquadric, LawWeight
 
 COUNTS = np.array([1, 3, 2] * 6)[:17]
 
@@ -154,3 +154,19 @@ def test_weights_follow_the_type_of_the_model():
     assert model.sample_weight.dtype == torch.float32
     assert model.leave_one_out().mean.dtype == torch.float32
     assert not any("sample_weight" in name for name in model.state_dict())
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
+def test_the_weights_of_a_learned_law_follow_sample_weights(factor):
+    """The model weighs its rows as the fit did, whatever the unit of the sample weights."""
+    X, y = (torch.tensor(a) for a in make_data(40))
+    precision = torch.linspace(0.5, 3.0, 40, dtype=torch.float64)
+    models = []
+    for p in (precision, factor * precision):
+        models.append(RCGP(X, y, mean="median", sample_weight=p))
+        fit_robust(models[-1])
+    assert isinstance(models[0].weight, LawWeight)
+    torch.testing.assert_close(models[0].weight.relative, 1.0 / precision)
+    torch.testing.assert_close(models[1].weights(), models[0].weights(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(models[1].outlier_probability(), models[0].outlier_probability(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(models[1].posterior(X).mean, models[0].posterior(X).mean, rtol=1e-4, atol=1e-4)

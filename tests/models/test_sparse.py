@@ -10,10 +10,10 @@ import torch
 
 import reference
 from problems import LENGTHSCALE, VARIANCE, WEIGHTS, make_data, make_twin, set_hyperparameters
-from rcgp import RCGP, SparseRCGP, fit
+from rcgp import RCGP, SparseRCGP, fit, fit_robust
 from rcgp.models import sparse_rows
 from rcgp.training.objectives import OBJECTIVES, elbo, leave_one_out
-from rcgp.weights import Constant, InverseMultiquadric, Plateau
+from rcgp.weights import Constant, InverseMultiquadric, LawWeight, NoiseLaw
 
 NOISE = 0.05
 
@@ -250,9 +250,22 @@ def test_a_float32_model_answers_in_float32():
 
 def test_a_weight_for_each_row_works():
     X, y, bad = sine()
-    model = SparseRCGP(X, y, inducing=20, weight=Plateau(torch.sin(X[:, 0]) - y.mean(), torch.full_like(y, 0.5)))
+    law = NoiseLaw((0.9, 0.0, 0.0), 0.1, 5.0)
+    model = SparseRCGP(X, y, inducing=20, noise=0.01)
+    model.weight = LawWeight(law, torch.sin(X[:, 0]) - y.mean(), torch.full_like(y, 0.01))
     assert float((model.posterior(X).mean - torch.sin(X[:, 0])).abs().mean()) < 0.05
     assert bool((model.weights()[bad] < 0.1).all())
+
+
+def test_a_robust_fit_finds_the_outliers():
+    X, y, bad = sine()
+    model = SparseRCGP(X, y, inducing=20, mean="median")
+    report = fit_robust(model)
+    assert report.evidence > report.normal_evidence
+    flagged = model.outlier_probability() > 0.5
+    assert bool(flagged[bad].all())
+    assert int(flagged.sum()) <= int(bad.sum()) + 4
+    assert float((model.posterior(X).mean - torch.sin(X[:, 0])).abs().mean()) < 0.03
 
 
 def test_sample_weights_are_repeated_rows():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 
 from rcgp.estimator import RCGPRegressor
+from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.weights import NoiseLaw
 
 
 class Invented:
@@ -22,12 +25,15 @@ class Invented:
         self.loo_mean_ = y.to_numpy() + 0.3 * spread * random.standard_normal(n)
         self.loo_std_ = np.full(n, 0.3 * spread)
         self.outlier_scores_ = (y.to_numpy() - self.loo_mean_) / self.loo_std_
+        self.weight = "learned"
+        self.noise_law_ = NoiseLaw((0.8, 0.1, 0.0), 0.1, 3.0 * spread)
+        self.doubts_ = ()
         self.outliers_ = np.arange(n) < flagged
+        self.outlier_probability_ = np.where(self.outliers_, 0.99, 0.01 * random.random(n))
         self.weights_ = np.where(self.outliers_, 0.05, 0.9) + 0.05 * random.random(n)
         self.noise_variance_ = (0.3 * spread) ** 2
         self.lengthscales_ = np.ones(X.shape[1])
         self.fit_report_ = SimpleNamespace(objective="loo", value=-1.0, converged=True, message="done", seconds=1.0)
-        self.spread_of_new = 0.4 * spread
         self.centre, self.spread = X.mean().to_numpy(), spread
         self.scale = np.where(X.std() > 0, X.std(), 1.0)
 
@@ -35,8 +41,14 @@ class Invented:
         mean = self.spread * np.sin((X.to_numpy() - self.centre) / self.scale).sum(axis=1)
         if return_cov:
             return mean, np.full((len(X), len(X)), (0.1 * self.spread) ** 2)
-        std = np.full(len(X), (self.spread_of_new if include_noise else 0.1 * self.spread))
-        return (mean, std) if return_std else mean
+        return (mean, np.full(len(X), 0.1 * self.spread)) if return_std else mean
+
+    def predict_interval(self, X, coverage=0.95):
+        mean = self.predict(X)
+        return mean - self.spread, mean + self.spread
+
+    def noise_std(self, X):
+        return np.full(len(X), 0.2 * self.spread)
 
 
 def make_table(n=60, features=("size",), target_scale=1.0, seed=0):
@@ -50,7 +62,9 @@ def make_table(n=60, features=("size",), target_scale=1.0, seed=0):
 
 def fitted(X, y):
     """The robust and the ordinary model of a table."""
-    return RCGPRegressor().fit(X, y), RCGPRegressor(centre="prior", weight="constant", objective="marginal").fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoiseLawWarning)  # about the ordinary one
+        return RCGPRegressor().fit(X, y), RCGPRegressor(weight="constant").fit(X, y)
 
 
 @pytest.fixture(scope="session")

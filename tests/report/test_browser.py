@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from rcgp.report import report_html, write_report
@@ -79,33 +80,34 @@ def test_pointing_at_a_row_shows_its_values(page, one_feature):
         f"observed {number(y.iloc[i])}",
         f"expected {number(robust.loo_mean_[i])}",
         f"weight {number(robust.weights_[i])}",
+        f"outlier probability {number(robust.outlier_probability_[i])}",
     ]
 
 
 def test_a_press_on_a_heading_sorts_and_another_reverses(page):
     heading = page.locator("table.sortable th").nth(1)
     button = heading.locator("button")
-    assert page.locator("table.sortable th").nth(4).get_attribute("aria-sort") == "descending"
+    assert page.locator("table.sortable th").nth(6).get_attribute("aria-sort") == "descending"
     button.click()
     values = [float(text) for text in column(page, 1)]
     assert values == sorted(values)
     assert values != sorted(values, key=str)  # as text the order would be another
     assert heading.get_attribute("aria-sort") == "ascending"
-    assert page.locator("table.sortable th[aria-sort=none]").count() == 7
+    assert page.locator("table.sortable th[aria-sort=none]").count() == 8
     button.click()
     assert [float(text) for text in column(page, 1)] == values[::-1]
     assert heading.get_attribute("aria-sort") == "descending"
 
 
 def test_the_keyboard_sorts_too_and_text_is_sorted_as_text(page):
-    button = page.locator("table.sortable th").nth(6).locator("button")
+    button = page.locator("table.sortable th").nth(7).locator("button")
     button.focus()
     page.keyboard.press("Enter")
-    flags = column(page, 6)
+    flags = column(page, 7)
     assert flags == sorted(flags)
     assert set(flags) == {"yes", "no"}
     page.keyboard.press("Space")
-    assert column(page, 6) == flags[::-1]
+    assert column(page, 7) == flags[::-1]
 
 
 def test_names_are_text_and_run_nothing(browser, table, invented, tmp_path):
@@ -188,7 +190,7 @@ def test_without_javascript_the_page_says_so(browser, path):
 def test_a_band_far_wider_than_the_frame_still_fills_it(browser, table, invented, tmp_path):
     X, y = table(60)
     model = invented(X, y, 1)
-    model.spread_of_new = 1e8
+    model.predict_interval = lambda X: (np.full(len(X), -2e8), np.full(len(X), 2e8))
     y.iloc[0] = 1e9
     (tmp_path / "page.html").write_text(report_html(model, None, X, y, target="price"), encoding="utf-8")
     with opened(browser, tmp_path / "page.html") as page:

@@ -14,7 +14,8 @@ def test_the_curve_is_the_models_prediction_with_both_bands(one_feature):
     mean, std = robust.predict(at, return_std=True)
     np.testing.assert_allclose(curve.mean, mean)
     np.testing.assert_allclose(curve.std, std)
-    np.testing.assert_allclose(curve.observation_std, np.sqrt(std**2 + robust.noise_variance_), rtol=1e-6)
+    for end, expected in zip(curve.interval, robust.predict_interval(at), strict=True):
+        np.testing.assert_allclose(end, expected)
     np.testing.assert_allclose(curve.plain, plain.predict(at))
     assert curve.grid[0] < X["size"].min()
     assert curve.grid[-1] > X["size"].max()

@@ -14,10 +14,12 @@ import plotly.graph_objects as go
 import pytest
 
 import rcgp.report
-from rcgp import RCGPRegressor
+from rcgp.estimator.outliers import FLAG_RULE
 from rcgp.report import page as module
 from rcgp.report import report_html, write_report
+from rcgp.report.summary import rows_of
 from rcgp.report.text import number, percent
+from rcgp.weights import NoiseLaw
 
 EVIL = "<script>alert(1)</script>"
 
@@ -62,44 +64,59 @@ def page(one_feature):
 
 
 def test_the_numbers_on_the_page_are_the_models(page, one_feature):
-    _, y, robust, plain = one_feature
+    X, y, robust, plain = one_feature
     flagged = int(robust.outliers_.sum())
     assert flagged >= 3
     assert f"{flagged} of 60 rows look suspicious" in page
     for model in (robust, plain):
         error = np.abs(y.to_numpy() - model.loo_mean_)
-        inside = np.mean(error <= 1.959964 * model.loo_std_)
+        inside = rows_of(model, X, y.to_numpy(), tuple(X.index)).inside
         kept = error[~robust.outliers_]
         for shown in (
             number(error.mean()),
             number(kept.mean()),
             number(np.median(error)),
-            percent(inside),
-            number(np.sqrt(model.noise_variance_)),
+            percent(inside.mean()),
+            percent(inside[~robust.outliers_].mean()),
+            number(np.median(model.noise_std(X))),
         ):
             assert f"<td>{shown}</td>" in page
+    for share in (*robust.noise_law_.shares, robust.noise_law_.outlier_share):
+        assert f"<td>{percent(share)}</td>" in page
     assert "2 rows had no price." in page
 
 
 def test_the_table_of_rows_holds_what_the_model_says_of_each(page, one_feature):
     X, y, robust, _ = one_feature
     head, *body = Table(page).rows
-    assert head == ["row", "observed", "expected", "residual", "score", "weight", "flagged", "size"]
+    assert head == [
+        "row",
+        "observed",
+        "expected",
+        "residual",
+        "score",
+        "weight",
+        "outlier probability",
+        "flagged",
+        "size",
+    ]
     assert len(body) == 20
     positions = [X.index.get_loc(int(cells[0])) for cells in body]
-    assert positions[0] == int(np.argmax(np.abs(y.to_numpy() - robust.loo_mean_) / robust.loo_std_))
+    probability = robust.outlier_probability_[positions]
+    assert probability[0] == robust.outlier_probability_.max()
+    assert (np.diff(probability) <= 0).all()
     for i, cells in zip(positions, body, strict=True):
         residual = y.iloc[i] - robust.loo_mean_[i]
         values = (y.iloc[i], robust.loo_mean_[i], residual, robust.outlier_scores_[i], robust.weights_[i])
-        assert cells[1:6] == [number(value) for value in values]
-        assert cells[6] == ("yes" if robust.outliers_[i] else "no")
-        assert cells[7] == number(X["size"].iloc[i])
+        assert cells[1:7] == [number(value) for value in (*values, robust.outlier_probability_[i])]
+        assert cells[7] == ("yes" if robust.outliers_[i] else "no")
+        assert cells[8] == number(X["size"].iloc[i])
 
 
 def test_figures_hold_the_rows_and_the_curve(page, one_feature):
     X, y, robust, plain = one_feature
     figures = figures_of(page)
-    assert list(figures) == ["fit", "residuals", "weights", "calibration", "comparison"]
+    assert list(figures) == ["fit", "law", "weights", "residuals", "comparison"]
 
     def points(key, axis):
         traces = [trace for trace in figures[key]["data"] if trace["mode"] == "markers"]
@@ -111,8 +128,16 @@ def test_figures_hold_the_rows_and_the_curve(page, one_feature):
     np.testing.assert_array_equal(points("residuals", "y"), np.sort(y - robust.loo_mean_))
     np.testing.assert_array_equal(points("comparison", "x"), np.sort(plain.loo_mean_))
     assert decoded(figures["weights"]["data"][0]["y"]).sum() == 60
-    names = [trace["name"] for trace in figures["calibration"]["data"]]
-    assert names == ["perfect", "robust GP", "robust GP, not flagged", "ordinary GP"]
+    bars, *curves = figures["law"]["data"]
+    places, heights = decoded(bars["x"]), decoded(bars["y"])
+    assert heights.sum() * (places[1] - places[0]) == pytest.approx(1.0)  # a density
+    assert [trace["name"] for trace in curves] == ["normal noise", "noise law"]
+    for trace in curves:
+        assert np.trapezoid(decoded(trace["y"]), decoded(trace["x"])) == pytest.approx(1.0, abs=0.03)
+    lower, upper = (decoded(trace["y"]) for trace in figures["fit"]["data"][:2])
+    grid = pd.DataFrame({"size": decoded(figures["fit"]["data"][0]["x"])})
+    for band, expected in zip((lower, upper), robust.predict_interval(grid), strict=True):
+        np.testing.assert_allclose(band, expected)
 
 
 def decoded(values):
@@ -186,7 +211,7 @@ def test_ten_thousand_rows_stay_below_five_megabytes(table, invented):
     assert "400 of 10,000 rows look suspicious" in html
     drawn = [trace for trace in figures_of(html)["residuals"]["data"] if trace["mode"] == "markers"]
     assert [len(decoded(trace["x"])) for trace in drawn] == [2600, 400]
-    assert "The 200 most surprising of 400 flagged rows" in html
+    assert "The 200 most suspicious of 400 flagged rows" in html
     assert "3 features with weaker effects are not drawn" in html
 
 
@@ -194,7 +219,7 @@ def test_no_suspicious_row_is_said_plainly(table, invented):
     X, y = table(30)
     html = report_html(invented(X, y), invented(X, y), X, y, target="price")
     assert "No row looks suspicious" in html
-    assert "No row is flagged. These are the 20 that surprise the model most." in html
+    assert "No row is flagged. These are the 20 most suspicious." in html
 
 
 def test_far_outliers_do_not_flatten_the_figure_and_are_announced(table, invented):
@@ -212,7 +237,10 @@ def test_units_do_not_matter_to_the_page(table, invented, scale):
     X, y = table(40, target_scale=scale)
     X = X / scale
     html = report_html(invented(X, y, 2), invented(X, y), X, y, target="price")
-    assert "nan" not in json.dumps(figures_of(html)).lower()
+    for figure in figures_of(html).values():
+        for trace in figure["data"]:
+            assert all(np.isfinite(decoded(trace[axis])).all() for axis in "xy")
+            assert "nan" not in str(trace.get("customdata")).lower()
     assert number(y.iloc[0]) in html
 
 
@@ -245,7 +273,7 @@ def test_hyperparameters_that_were_not_fitted_have_no_report(table, invented):
     X, y = table(30)
     model = invented(X, y)
     model.fit_report_ = None
-    assert "last word" not in report_html(model, invented(X, y), X, y, target="price")
+    assert "message of the optimiser" not in report_html(model, invented(X, y), X, y, target="price")
 
 
 def test_a_kernel_of_several_parts_shows_all_lengthscales(table, invented):
@@ -320,13 +348,64 @@ def test_a_table_without_an_index_of_its_own_counts_from_zero(table, invented):
     assert labels <= set(range(25))
 
 
-def test_rounds_of_an_adaptive_fit_are_listed():
-    X, y = np.linspace(0, 10, 60)[:, None], np.sin(np.linspace(0, 10, 60))
-    y[20] += 5.0
-    X = pd.DataFrame(X, columns=["x"])
-    robust = RCGPRegressor().fit(X, y)
-    plain = RCGPRegressor(centre="prior", weight="constant", objective="marginal").fit(X, y)
-    page = report_html(robust, plain, X, pd.Series(y, name="y"), target="y")
-    first, last = robust.fit_report_.rounds[0], robust.fit_report_.rounds[-1]
-    assert f"settle: {first.trusted} rows trusted" in page
-    assert f"round {len(robust.fit_report_.rounds)}</th><td>{last.name}: {last.trusted} rows trusted" in page
+def test_the_steps_of_a_robust_fit_are_listed(page, one_feature):
+    rounds = one_feature[2].fit_report_.rounds
+    for i, step in enumerate(rounds, start=1):
+        assert f"step {i}</th><td>{step.name}: {number(step.kept)} rows kept, log evidence" in page
+
+
+def test_the_verdict_comes_first(page, one_feature):
+    robust = one_feature[2]
+    header = page[: page.index("</header>")]
+    assert str(robust.noise_law_).splitlines()[0] in header
+    assert f"{robust.outliers_.sum()} {FLAG_RULE}." in header
+    assert "Doubt" not in header
+
+
+def test_doubts_are_at_the_top_and_never_markup(table, invented):
+    X, y = table(30)
+    model = invented(X, y)
+    model.doubts_ = ("12 rows are too few", EVIL)
+    html = report_html(model, None, X, y, target="price")
+    header = html[: html.index("</header>")]
+    assert "<strong>Doubt:</strong> 12 rows are too few." in header
+    assert "&lt;script&gt;alert(1)" in header
+    assert html.count("<script") == 3
+
+
+def test_the_flag_rule_stands_beside_the_flags(page):
+    listing = page[page.index('<section id="rows">') :]
+    assert FLAG_RULE[1:] in listing[: listing.index("<table")]
+
+
+def test_a_law_of_normal_noise_is_drawn_once(table, invented):
+    X, y = table(30)
+    model = invented(X, y)
+    model.noise_law_ = NoiseLaw.normal()
+    html = report_html(model, None, X, y, target="price")
+    assert [trace["name"] for trace in figures_of(html)["law"]["data"]] == ["rows that are not flagged", "noise law"]
+    assert "The noise is normal, without outliers." in html
+
+
+def test_a_weight_that_was_given_has_normal_intervals_and_a_law_for_flags_alone(table, invented):
+    X, y = table(30)
+    model = invented(X, y, 2)
+    model.weight = "imq"
+    html = report_html(model, None, X, y, target="price")
+    assert "learned after the fit and only flags rows" in html
+    assert "<td>10.0 %</td>" in html  # the share of outliers
+    assert [trace["name"] for trace in figures_of(html)["law"]["data"]] == ["rows that are not flagged", "noise law"]
+
+
+def test_noise_that_differs_from_place_to_place_is_told(table, invented):
+    X, y = table(30)
+    model = invented(X, y)
+    assert "from place to place" not in report_html(model, None, X, y, target="price")
+    model.noise_std = lambda X: np.linspace(0.25, 0.75, len(X))
+    html = report_html(model, None, X, y, target="price")
+    assert "its standard deviation is 0.25 to 0.75" in html
+
+
+def test_a_table_of_flagged_rows_alone_has_a_page(table, invented):
+    X, y = table(10)
+    assert "All 10 flagged rows" in report_html(invented(X, y, 10), None, X, y, target="price")

@@ -146,7 +146,14 @@ WHOLE = {"data": "yacht", "contamination": "uniform", "method": "gp", "protocol"
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"index": 0, "knob": 3}, WHOLE | {"data": "moon"}, WHOLE | {"method": ["gp"]}, WHOLE | {"protocol": 3}],
+    [
+        {},
+        {"index": 0, "knob": 3},
+        WHOLE | {"data": "moon"},
+        WHOLE | {"method": ["gp"]},
+        WHOLE | {"method": "adaptive"},
+        WHOLE | {"protocol": 3},
+    ],
     ids=str,
 )
 def test_a_record_that_fits_no_table_is_left_out_with_a_notice(config, tmp_path):
@@ -331,7 +338,7 @@ def test_the_page_fits_its_window_and_what_is_too_wide_scrolls_by_itself(width, 
     wide = [
         changed(record, {"method": method})
         for record in accuracy_records()[:3]
-        for method in ("gp", "rcgp", "adaptive", "t-gp", "m-gp")
+        for method in ("gp", "rcgp", "learned", "t-gp", "m-gp")
     ]
     path, _ = write_page({"table1": wide, "figure_weights": [weights], "figure_outliers": [outliers]}, tmp_path)
     page = browser.new_page(viewport={"width": width, "height": 800})

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
-from rcgp.report.summary import LEVELS, Rows, calibration, coverage, drawn_rows, listed_rows, rows_of, scores_of
+from rcgp.report.summary import Rows, drawn_rows, listed_rows, predictive_law, rows_of, scores_of
 from rcgp.report.text import counted, for_html, for_plotly, number, percent
+from rcgp.weights import NoiseLaw
 
 
 def make_rows(n, flagged=(), seed=0):
@@ -13,31 +17,46 @@ def make_rows(n, flagged=(), seed=0):
     flags[list(flagged)] = True
     weight = random.uniform(0.2, 1.0, n)
     observed = random.standard_normal(n)
-    return Rows(tuple(range(n)), observed, np.zeros(n), np.ones(n), weight, flags, observed)
+    probability = np.where(flags, 0.5, 0.0) + 0.5 * random.random(n)
+    ones = np.ones(n)
+    return Rows(tuple(range(n)), observed, np.zeros(n), ones, weight, flags, observed, probability, ones, 1.96 * ones)
 
 
-def test_coverage_of_normal_errors_is_the_nominal_one():
-    errors = np.random.default_rng(0).standard_normal(20_000)
-    observed = calibration(3.0 * errors, np.full(20_000, 3.0))
-    np.testing.assert_allclose(observed, LEVELS, atol=0.012)
-    assert coverage(errors, np.ones(20_000), 0.95) == observed[LEVELS.index(0.95)]
+def test_rows_lie_within_intervals_by_the_noise_law(one_feature):
+    X, y, robust, plain = one_feature
+    rows = rows_of(robust, X, y.to_numpy(), tuple(X.index))
+    law = robust.noise_law_
+    assert predictive_law(robust) is law
+    assert predictive_law(plain).is_normal  # its law is learned after the fit, for flags alone
+    noise = robust.models_[0].noise_scale(torch.tensor(X.to_numpy()))
+    np.testing.assert_allclose(rows.noise, noise, rtol=1e-9)
+    latent = torch.from_numpy(robust.loo_std_**2) - law.variance * noise
+    tail = law.quantile(torch.tensor(0.975, dtype=torch.float64), latent.clamp_min(0.0), noise)
+    np.testing.assert_allclose(rows.half_width, tail, rtol=1e-6)
+    np.testing.assert_array_equal(rows.inside, np.abs(y - robust.loo_mean_) <= rows.half_width)
+    ordinary = rows_of(plain, X, y.to_numpy(), tuple(X.index))
+    np.testing.assert_allclose(ordinary.half_width, 1.959964 * plain.loo_std_, rtol=1e-6)
+
+
+def test_the_variance_of_an_interval_is_right_where_a_row_has_less_noise_than_a_new_observation(table, invented):
+    X, y = table(30)
+    model = invented(X, y)
+    model.noise_law_ = NoiseLaw.normal()
+    model.loo_std_ = np.full(30, 0.1 * model.noise_std(X)[0])  # as with a sample weight of a hundred
+    rows = rows_of(model, X, y.to_numpy(), tuple(X.index))
+    np.testing.assert_allclose(rows.half_width, 1.959964 * model.loo_std_, rtol=1e-6)
 
 
 def test_coverage_of_no_rows_is_unknown_not_zero():
-    assert np.isnan(coverage(np.array([]), np.array([]), 0.95))
+    rows = make_rows(5)
+    assert np.isnan(scores_of(rows, np.ones(5, dtype=bool), 1.0).coverage_kept)
 
 
 def test_scores_are_plain_averages_and_leave_out_the_flagged():
-    rows = Rows(
-        (1, 2, 3),
-        np.array([1.0, -2.0, 100.0]),
-        np.zeros(3),
-        np.array([1.0, 1.0, 1.0]),
-        np.ones(3),
-        np.zeros(3, bool),
-        np.zeros(3),
-    )
-    scores = scores_of(rows, np.array([False, False, True]), 4.0)
+    ones, zeros = np.ones(3), np.zeros(3)
+    observed = np.array([1.0, -2.0, 100.0])
+    rows = Rows((1, 2, 3), observed, zeros, ones, ones, np.zeros(3, bool), zeros, zeros, ones, 1.96 * ones)
+    scores = scores_of(rows, np.array([False, False, True]), 2.0)
     assert scores.mean_error == pytest.approx(103 / 3)
     assert scores.mean_error_kept == 1.5
     assert scores.median_error == 2.0
@@ -55,26 +74,31 @@ def test_all_flagged_rows_are_drawn_and_the_sample_is_always_the_same():
     np.testing.assert_array_equal(drawn_rows(make_rows(40)), np.arange(40))
 
 
-def test_with_too_many_flagged_rows_the_most_surprising_are_drawn():
+def test_with_too_many_flagged_rows_the_most_suspicious_are_drawn():
     rows = make_rows(100, flagged=range(60))
     drawn = drawn_rows(rows, limit=10)
     assert rows.flagged[drawn].all()
-    assert rows.surprise[drawn].min() >= np.sort(rows.surprise[:60])[-10]
+    assert rows.probability[drawn].min() >= np.sort(rows.probability[:60])[-10]
 
 
 @pytest.mark.parametrize(("n", "flagged", "expected"), [(3, 0, 3), (100, 0, 20), (100, 5, 20), (400, 300, 200)])
-def test_the_table_lists_flagged_rows_and_fills_up_with_the_most_surprising(n, flagged, expected):
+def test_the_table_lists_flagged_rows_and_fills_up_with_the_most_suspicious(n, flagged, expected):
     rows = make_rows(n, flagged=range(flagged))
     listed = listed_rows(rows)
     assert len(listed) == expected
     assert rows.flagged[listed].sum() == min(flagged, 200)
-    assert (np.diff(np.abs(rows.score[listed])) <= 0).all()
+    assert (np.diff(rows.probability[listed]) <= 0).all()
+
+
+def test_rows_of_the_same_probability_go_by_the_size_of_their_score():
+    rows = replace(make_rows(30), probability=np.ones(30))
+    np.testing.assert_array_equal(rows.by_suspicion, np.argsort(-np.abs(rows.score), kind="stable"))
 
 
 def test_a_model_of_other_rows_is_a_clear_error(table, invented):
     X, y = table(30)
     with pytest.raises(ValueError, match=r"loo_mean_ of the model has shape \(30,\) but y has \(29,\)"):
-        rows_of(invented(X, y), y.to_numpy()[1:], tuple(range(29)))
+        rows_of(invented(X, y), X, y.to_numpy()[1:], tuple(range(29)))
 
 
 @pytest.mark.parametrize(

@@ -212,10 +212,20 @@ def test_a_safetensors_file_of_another_program_is_a_clear_error(tmp_path):
 
 def test_a_newer_format_says_who_wrote_it_and_to_upgrade(saved):
     def change(metadata, content):
-        metadata.update(format_version="2", rcgp_version="9.1")
+        metadata.update(format_version="3", rcgp_version="9.1")
         signed(metadata, content)
 
-    with pytest.raises(SavedModelError, match=r"rcgp 9.1 in format 2, and this rcgp reads formats up to 1: upgrade"):
+    with pytest.raises(SavedModelError, match=r"rcgp 9.1 in format 3, and this rcgp reads format 2 only: upgrade"):
+        read_archive(rewritten(saved, change))
+
+
+def test_an_older_format_names_the_version_that_reads_it(saved):
+    def change(metadata, content):
+        metadata.update(format_version="1", rcgp_version="0.0.9")
+        signed(metadata, content)
+
+    told = r"model.rcgp' was written by rcgp 0.0.9 in format 1, .* read it with rcgp 0.1.0, or fit the model again"
+    with pytest.raises(SavedModelError, match=told):
         read_archive(rewritten(saved, change))
 
 

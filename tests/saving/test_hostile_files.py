@@ -16,7 +16,7 @@ from torch import nn
 
 from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_archive
 from rcgp.saving.recipes import RECIPES
-from rcgp.weights import InverseMultiquadric, OneSided, Product
+from rcgp.weights import InverseMultiquadric, LawWeight, NoiseLaw, OneSided, Product
 
 
 def described():
@@ -159,6 +159,31 @@ def test_parts_must_be_of_their_kind():
 )
 def test_nonsense_weights_are_refused(key, value):
     description, tensors = describe(InverseMultiquadric())
+    description["arguments"][key] = value
+    check_refused(description, tensors)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("shares", [0.5, 0.5, 0.5, 0.5]),
+        ("shares", [1.5, -0.5, 0.0, 0.0]),
+        ("shares", [0.5, 0.5]),
+        ("shares", [1, 0, 0, 0]),
+        ("shares", "1000"),
+        ("shares", [float("nan"), 0.5, 0.5, 0.0]),
+        ("width", 0.0),
+        ("width", -1.0),
+        ("width", "wide"),
+        ("width", float("nan")),
+        ("rows", 3),
+        ("rows", 10**12),
+        ("rows", 0),
+    ],
+)
+def test_noise_laws_that_are_none_are_refused(key, value):
+    zeros = torch.zeros(4, dtype=torch.float64)
+    description, tensors = describe(LawWeight(NoiseLaw((0.7, 0.1, 0.1), 0.1, 2.0), zeros, zeros + 1.0))
     description["arguments"][key] = value
     check_refused(description, tensors)
 

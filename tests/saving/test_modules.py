@@ -25,16 +25,17 @@ from rcgp.weights import (
     Constant,
     Heteroskedastic,
     InverseMultiquadric,
+    LawWeight,
+    NoiseLaw,
     NoNoiseTerm,
     NoShrinkage,
     OneSided,
-    Plateau,
     Product,
-    Rejection,
     SquaredExponential,
     WeightFunction,
 )
 
+LAW = NoiseLaw((0.7 / 3.0, 0.4, 0.1), 1.0 - 0.7 / 3.0 - 0.4 - 0.1, 0.1 + 0.2)
 RESIDUAL = torch.tensor([0.1, -3.0, 7.0, 0.0, 1e4], dtype=torch.float64)
 
 
@@ -153,8 +154,10 @@ WEIGHTS = [
     lambda: started(InverseMultiquadric(trainable=True)),
     lambda: InverseMultiquadric(epsilon=0.3).frozen(RESIDUAL),
     lambda: SquaredExponential(c=3.0),
-    lambda: Plateau(RESIDUAL, RESIDUAL.abs() + 0.1),
-    lambda: Rejection(RESIDUAL, RESIDUAL.abs() + 0.1, RESIDUAL.abs() + 0.2),
+    lambda: LawWeight(LAW, RESIDUAL / 3.0, RESIDUAL.abs() + 0.1),
+    lambda: LawWeight(LAW, RESIDUAL / 3.0, RESIDUAL.abs() + 0.1, 1.0 / (RESIDUAL.abs() + 0.2)),
+    lambda: LawWeight(LAW, RESIDUAL / 3.0, RESIDUAL.abs() + 0.1, None, RESIDUAL.abs() + 0.3),
+    lambda: LawWeight(NoiseLaw.normal(), RESIDUAL / 3.0, RESIDUAL.abs() + 0.1),
     lambda: OneSided(SquaredExponential(), "below"),
     lambda: NoShrinkage(InverseMultiquadric(1.5)),
     lambda: NoNoiseTerm(OneSided(InverseMultiquadric(1.5), "above")),
@@ -322,7 +325,7 @@ def test_every_weight_function_and_mean_of_rcgp_can_be_saved_or_is_known_not_to_
     assert {cls for cls in weights if cls.__name__ not in RECIPES} == {Heteroskedastic}
     defined = concrete(rcgp.models.means, gpytorch.means.Mean)
     assert {cls for cls in defined if cls.__name__ not in RECIPES} == {CallableMean}
-    assert len(weights) == 10
+    assert len(weights) == 9
     assert len(defined) == 2
 
 

@@ -9,14 +9,16 @@ import pytest
 import torch
 
 import reference
-from rcgp import RCGP, AdaptiveReport, FitError, SparseRCGP
+from rcgp import RCGP, FitError, RobustReport, SparseRCGP
 from rcgp.chunks import Serial, Threads, chunks_of
+from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import choose_inducing
-from rcgp.training import chunked, memory, row_tasks
+from rcgp.training import chunked, memory, passes
 from rcgp.training.chunked import fit_chunks, robust_model
 from rcgp.training.sampling import draw
-from rcgp.weights import Constant, InverseMultiquadric, OneSided, Plateau, Product, SquaredExponential
+from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw, OneSided, Product, SquaredExponential, WeightFunction
+from rcgp.weights.noise_law import responsibilities
 
 N, FEW, M = 260, 70, 15
 random = np.random.default_rng(0)
@@ -30,7 +32,7 @@ PRECISION = random.integers(0, 4, N).astype(float)
 
 
 class Kept:
-    """A builder that remembers the model of the sample."""
+    """A builder that keeps the model of the sample."""
 
     def __init__(self, weight=None, mean="median"):
         self.weight, self.mean = weight, mean
@@ -68,23 +70,43 @@ def sparse_model(sample, fit, X, y, precision=None):
     )
 
 
+class Fixed(WeightFunction):
+    """Weights and slopes that are known."""
+
+    def __init__(self, weight, slope):
+        super().__init__()
+        self.weight, self.known_slope = weight, slope
+
+    def forward(self, residual, inputs, noise):
+        return self.weight
+
+    def slope(self, residual, inputs, noise):
+        return self.known_slope
+
+
 def recursion(sample, fit, y, precision=None):
-    """The chain of weights by models that hold all rows: the dense twin of the passes."""
+    """The expectation steps by models that hold all rows: the dense twin of the passes."""
     used = torch.ones(N, dtype=torch.bool) if precision is None else torch.tensor(precision) > 0
-    threshold = fit.report.reach
     few = sparse_model(sample, fit, sample.train_X, sample.train_y, sample.sample_weight)
     few.weight = sample.weight
     factors = None if precision is None else torch.tensor(precision)[used]
     model = sparse_model(sample, fit, torch.tensor(X)[used], torch.tensor(y)[used], factors)
     with torch.no_grad():
-        expected = few.posterior(model.train_X)
-        noise = model.noise if factors is None else model.noise / factors
-        mean, std = expected.mean, (expected.variance + noise).sqrt()
-        for _ in range(2):
-            model.weight = Plateau(mean - model.mean(model.train_X), threshold * std)
-            mean, variance = model.leave_one_out()
-            std = variance.sqrt()
-    return model, used
+        h = torch.ones(int(used.sum())) if sample.local_noise is None else sample.local_noise(model.train_X)
+        row_noise = model.noise * h / (1.0 if factors is None else factors)
+        predicted = few.posterior(model.train_X)
+        mean, variance, law = predicted.mean - model.mean(model.train_X), predicted.variance, sample.noise_law
+        for _ in range(3):
+            log_shares, width = law.log_shares(mean), mean.new_tensor(law.width)
+            rows = responsibilities(model.residual(), mean, variance, row_noise, log_shares, width)
+            model.weight = Fixed((rows.precision / h).sqrt(), rows.slope)
+            mean, variance = model.latent_leave_one_out(model.training_terms())
+            counts = torch.tensor(PRIOR_COUNTS).double() + rows.share.sum(dim=0)
+            *shares, outlier_share = (counts / counts.sum()).tolist()
+            law = NoiseLaw(tuple(shares), outlier_share, law.width)
+        std = (variance + row_noise * law.variance).sqrt()
+        final = responsibilities(model.residual(), mean, variance, row_noise, law.log_shares(mean), width)
+    return model, used, law, mean + model.mean(model.train_X), std, final.outlier
 
 
 def assert_same_process(fit, posterior, tolerance=1e-10):
@@ -96,22 +118,66 @@ def assert_same_process(fit, posterior, tolerance=1e-10):
 
 
 @pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
-def test_adaptive_passes_are_the_recursion_of_the_dense_model(precision, monkeypatch):
-    monkeypatch.setattr(row_tasks, "block_rows", lambda m: 23)
+def test_the_passes_are_the_expectation_steps_of_a_dense_model(precision, monkeypatch):
+    monkeypatch.setattr(passes, "block_rows", lambda m: 23)
     build = Kept()
     fit = fitted(precision=precision, rows=50, build=build)
-    model, used = recursion(build.model, fit, Y, precision)
-    assert_same_process(fit, model.posterior(NEW))
+    model, used, law, mean, std, probability = recursion(build.model, fit, Y, precision)
+    assert not law.is_normal
+    assert_same_process(fit, model.posterior(NEW), 1e-8)
     diagnosis = fit.diagnose(next(iter(chunks_of(X, Y, precision))))
-    loo = model.leave_one_out()
-    np.testing.assert_allclose(diagnosis.weights[used], model.weights(), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(diagnosis.mean[used], loo.mean, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(diagnosis.std[used], loo.variance.sqrt(), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(diagnosis.weights[used], model.weights(), rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(diagnosis.mean[used], mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(diagnosis.std[used], std, rtol=1e-8)
+    np.testing.assert_allclose(diagnosis.probability[used], probability, rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(fit.noise_law.shares, law.shares, rtol=1e-7)
     assert fit.rows == int(used.sum())
     if precision is not None:  # rows that do not count are predicted by those that do
-        left_out = model.posterior(torch.tensor(X)[~used], observation_noise=True)
-        np.testing.assert_allclose(diagnosis.mean[~used], left_out.mean.detach(), rtol=1e-10, atol=1e-10)
-        np.testing.assert_allclose(diagnosis.std[~used], left_out.stddev.detach(), rtol=1e-10, atol=1e-10)
+        left_out = torch.tensor(X)[~used]
+        np.testing.assert_allclose(diagnosis.mean[~used], fit.predictor.mean(left_out), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(diagnosis.std[~used], fit.predictor.noisy_std(left_out), rtol=1e-9)
+
+
+def test_local_noise_takes_part_in_weights_and_predictions():
+    noise = np.where(X[:, 0] > 0, 0.5, 0.02)
+    build, y = Kept(), TRUTH + noise * np.random.default_rng(3).standard_normal(N)
+    fit = fitted(y, build=build, inducing=40, fit_rows=N)
+    assert build.model.local_noise is not None
+    model, _, _, _, std, _ = recursion(build.model, fit, y)
+    assert_same_process(fit, model.posterior(NEW), 1e-8)
+    diagnosis = fit.diagnose(next(iter(chunks_of(X, y))))
+    np.testing.assert_allclose(diagnosis.std, std, rtol=1e-7)
+    found = fit.predictor.noise_std(torch.tensor(X))
+    assert float(found[X[:, 0] > 1].mean()) > 1.4 * float(found[X[:, 0] < -1].mean())
+    assert fitted(y, inducing=40, fit_rows=N, local_noise=False).diagnose.view.local_noise is None
+
+
+def test_clean_rows_have_normal_noise_and_full_weight():
+    clean = TRUTH + 0.1 * np.random.default_rng(1).standard_normal(N)
+    build = Kept()
+    fit = fitted(clean, build=build)
+    assert fit.noise_law.is_normal
+    plain = fitted(clean, build=Kept(Constant()), learned=False)
+    torch.testing.assert_close(fit.process.mean(NEW), plain.process.mean(NEW), rtol=1e-10, atol=1e-10)
+    diagnosis = fit.diagnose(next(iter(chunks_of(X, clean))))
+    assert bool((diagnosis.weights == 1.0).all())
+    assert bool((diagnosis.probability == 0.0).all())
+
+
+@pytest.mark.parametrize("value", [30.0, 1e300])
+def test_an_outlier_that_a_clean_sample_does_not_show_is_found(value):
+    y = TRUTH + 0.1 * np.random.default_rng(1).standard_normal(N)
+    clean = fitted(y)
+    numbers = draw(chunks_of(X, y), Serial(), (FEW, N), seed=0)[0].numbers.tolist()
+    rows = [i for i in range(N) if i not in numbers][:3]
+    y[rows] = value
+    fit = fitted(y)
+    assert fit.report.law.is_normal
+    assert not fit.noise_law.is_normal
+    probability = fit.diagnose(next(iter(chunks_of(X, y)))).probability
+    assert bool((probability[rows] > 0.99).all())
+    assert int((probability > 0.5).sum()) == 3
+    np.testing.assert_allclose(fit.process.mean(NEW), clean.process.mean(NEW), atol=0.1)
 
 
 @pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
@@ -125,9 +191,9 @@ def test_adaptive_passes_are_the_recursion_of_the_dense_model(precision, monkeyp
     ],
     ids=lambda weight: type(weight).__name__,
 )
-def test_weights_centred_on_the_prior_mean_are_those_of_the_dense_model(weight, precision):
+def test_given_weights_are_those_of_the_dense_model(weight, precision):
     build = Kept(weight)
-    fit = fitted(precision=precision, rows=64, build=build, adaptive=False)
+    fit = fitted(precision=precision, rows=64, build=build, learned=False)
     used = torch.ones(N, dtype=torch.bool) if precision is None else torch.tensor(precision) > 0
     factors = None if precision is None else torch.tensor(precision)[used]
     model = sparse_model(build.model, fit, torch.tensor(X)[used], torch.tensor(Y)[used], factors)
@@ -141,7 +207,7 @@ def test_weights_centred_on_the_prior_mean_are_those_of_the_dense_model(weight, 
 
 def test_a_constant_weight_is_gpytorchs_sgpr():
     build = Kept(Constant())
-    fit = fitted(build=build, adaptive=False, rows=31)
+    fit = fitted(build=build, learned=False, rows=31)
     likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
     likelihood.noise = fit.noise
 
@@ -189,7 +255,7 @@ def test_where_most_rows_lie_on_the_mean_the_threshold_is_that_of_the_rule(resid
     y = np.zeros(N)
     y[5] = residual
     build = Kept(InverseMultiquadric(), mean="zero")
-    fit = fitted(y, build=build, adaptive=False, rows=100, max_iterations=1)
+    fit = fitted(y, build=build, learned=False, rows=100, max_iterations=1)
     rule = InverseMultiquadric().threshold(torch.tensor(y))
     assert fit.diagnose.rule.weight.threshold(torch.zeros(1)).item() == pytest.approx(rule.item(), rel=1e-12)
 
@@ -197,12 +263,12 @@ def test_where_most_rows_lie_on_the_mean_the_threshold_is_that_of_the_rule(resid
 # Pieces and engines ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["adaptive", "prior"])
+@pytest.fixture(scope="module", params=[True, False], ids=["learned", "given"])
 def in_one_piece(request):
     """A fit to rows in one piece, and its options: pieces are told apart by a search of any length."""
     options = {"precision": PRECISION, "max_iterations": 10}
     if not request.param:
-        options |= {"build": Kept(InverseMultiquadric()), "adaptive": False}
+        options |= {"build": Kept(InverseMultiquadric()), "learned": False}
     return fitted(**options), options
 
 
@@ -260,12 +326,14 @@ def well_fitted():
 
 def test_outliers_do_not_matter_and_are_found(well_fitted):
     fit = well_fitted
-    assert isinstance(fit.report, AdaptiveReport)
+    assert isinstance(fit.report, RobustReport)
     error = np.abs(fit.process.mean(torch.tensor(X)).numpy() - TRUTH).mean()
     assert error < 0.05
-    weights = fit.diagnose(next(iter(chunks_of(X, Y)))).weights.numpy()
-    assert (weights[OUTLIERS] < 0.1).all()
-    assert np.median(weights) > 0.99
+    diagnosis = fit.diagnose(next(iter(chunks_of(X, Y))))
+    np.testing.assert_array_equal(np.flatnonzero(diagnosis.probability > 0.5), OUTLIERS)
+    assert float(diagnosis.weights[OUTLIERS].max()) < 0.1
+    assert float(diagnosis.weights.median()) > 0.95
+    assert fit.noise_law.outlier_share == pytest.approx(len(OUTLIERS) / N, abs=0.02)
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["in the sample", "not in the sample"])
@@ -309,47 +377,18 @@ def test_inducing_points_are_chosen_by_the_fitted_kernel_or_given():
             fitted(selection="random", inducing=inducing)
 
 
-def score(sample, fit):
-    """By the variances that were chosen, before the factor of the calibration."""
-    model, _ = recursion(sample, fit, Y)
-    loo = model.leave_one_out()
-    std = (loo.variance / fit.report.calibration).sqrt()
-    rest = np.setdiff1d(np.arange(N), OUTLIERS)
-    return float(torch.distributions.Normal(loo.mean, std).log_prob(torch.tensor(Y))[rest].sum())
-
-
-def test_polishing_improves_the_score_of_all_rows():
+def test_polishing_improves_the_evidence_of_all_rows():
     first, second = Kept(), Kept()
     before, after = fitted(build=first, inducing=40), fitted(build=second, inducing=40, polish=15)
     assert before.polished is None
     assert after.polished.iterations <= 15
+    assert after.fitted_rows == N > before.fitted_rows
     assert torch.equal(before.process.support, after.process.support)
-    assert score(second.model, after) > score(first.model, before) + 1.0
+    errors = [np.abs(fit.process.mean(torch.tensor(X)).numpy() - TRUTH).mean() for fit in (before, after)]
+    assert errors[1] < errors[0]
     assert after.report.hyperparameters["noise"] == [float(after.noise)] != before.report.hyperparameters["noise"]
-    assert_same_process(after, recursion(second.model, after, Y)[0].posterior(NEW))
+    assert_same_process(after, recursion(second.model, after, Y)[0].posterior(NEW), 1e-8)
     assert {"polish"} == set(after.seconds) - set(before.seconds)
-
-
-def test_polishing_keeps_the_calibration_of_the_sample(monkeypatch):
-    searched = []
-
-    def search(model, objective, **options):
-        report = fit_to_rows(model, objective, **options)
-        if isinstance(model, SparseRCGP):
-            searched.append((float(model.kernel.outputscale.detach()), float(model.noise.detach())))
-        return report
-
-    fit_to_rows = chunked.fit
-    monkeypatch.setattr(chunked, "fit", search)
-    monkeypatch.setattr("rcgp.training.adaptive.excess_variance", lambda *arguments: 1.3)
-    build = Kept()
-    after = fitted(build=build, inducing=40, polish=5)
-    factor = after.report.calibration
-    assert factor == 1.3
-    ((scale, noise),) = searched
-    assert float(after.noise) == pytest.approx(factor * noise, rel=1e-10)
-    assert float(build.model.kernel.outputscale.detach()) == pytest.approx(factor * scale, rel=1e-10)
-    assert after.polished.hyperparameters["noise"] == [float(after.noise)]
 
 
 def test_priors_of_the_noise_have_their_say_in_polishing():
@@ -359,14 +398,14 @@ def test_priors_of_the_noise_have_their_say_in_polishing():
             model.register_prior("noise_prior", gpytorch.priors.NormalPrior(0.3, 1e-4), "noise")
             return model
 
-    after = fitted(build=Sure(InverseMultiquadric()), adaptive=False, polish=5)
+    after = fitted(build=Sure(InverseMultiquadric()), learned=False, polish=5)
     assert float(after.noise) == pytest.approx(0.3, rel=0.01)
 
 
 def test_polishing_follows_the_papers_objective_for_weights_around_the_prior_mean():
     first, second = Kept(InverseMultiquadric()), Kept(InverseMultiquadric())
-    before = fitted(build=first, adaptive=False, inducing=40)
-    after = fitted(build=second, adaptive=False, inducing=40, polish=15)
+    before = fitted(build=first, learned=False, inducing=40)
+    after = fitted(build=second, learned=False, inducing=40, polish=15)
     assert after.polished.objective == "loo"
     values = []
     for build, fit in ((first, before), (second, after)):
@@ -385,7 +424,7 @@ def test_the_row_in_an_error_is_counted_among_all():
             return model
 
     with pytest.raises(FitError) as caught:
-        fitted(build=Broken(InverseMultiquadric()), adaptive=False, rows=20)
+        fitted(build=Broken(InverseMultiquadric()), learned=False, rows=20)
     numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers
     distance = np.abs(Y[numbers] - np.median(Y[numbers]))
     assert caught.value.row == int(numbers[distance.argmax()])
@@ -400,18 +439,18 @@ def test_the_row_in_an_error_of_polishing_is_counted_among_all(monkeypatch):
     fit_to_rows = chunked.fit
     monkeypatch.setattr(chunked, "fit", fails)
     with pytest.raises(FitError) as caught:
-        fitted(build=Kept(InverseMultiquadric()), adaptive=False, precision=PRECISION, rows=20, polish=3)
+        fitted(build=Kept(InverseMultiquadric()), learned=False, precision=PRECISION, rows=20, polish=3)
     assert caught.value.row == int(np.flatnonzero(PRECISION)[17]) != 17
 
 
 def test_how_right_the_intervals_are_does_not_depend_on_outliers(well_fitted):
     rest, fit = np.setdiff1d(np.arange(N), OUTLIERS), well_fitted
-    _, mean, std = fit.diagnose(next(iter(chunks_of(X, Y))))
-    score = np.abs((Y - mean.numpy()) / std.numpy())
-    assert fit.spread == pytest.approx(np.median(score) / 0.6745, rel=1e-10)
-    assert fit.trusted_spread == pytest.approx(np.median(score[rest]) / 0.6745, rel=0.02)
-    assert fit.trusted_spread < fit.spread
+    found = fit.diagnose(next(iter(chunks_of(X, Y))))
+    score = np.abs((Y - found.mean.numpy()) / (found.variance + found.row_noise).sqrt().numpy())
+    assert fit.trusted_spread == pytest.approx(np.median(score[rest]) / 0.6745, rel=0.1)
+    assert fit.trusted_spread == pytest.approx(1.0, abs=0.2)
     assert fit.unseen < 0.05
+    assert fit.doubts == ()
 
 
 def test_the_unseen_share_is_that_of_a_dense_model():
@@ -422,7 +461,7 @@ def test_the_unseen_share_is_that_of_a_dense_model():
         K = build.model.kernel(Z, every).to_dense()
         q = (K * torch.linalg.solve(build.model.kernel(Z).to_dense(), K)).sum(0)
         unseen = build.model.kernel(every, diag=True) - q
-    _, _, std = fit.diagnose(next(iter(chunks_of(X, Y))))
+    std = fit.diagnose(next(iter(chunks_of(X, Y)))).std
     assert fit.unseen == pytest.approx(float((unseen / std.square()).median()), rel=1e-6)
     assert fit.unseen > 0.1
 

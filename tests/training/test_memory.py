@@ -49,8 +49,8 @@ def test_where_free_memory_is_not_known_all_of_it_counts(system, monkeypatch):
 
 def test_points_take_the_candidates_of_greedy_selection_or_their_own_matrices():
     assert memory.inducing_bytes(500, 10**6) == 8 * 500 * 20_000
-    assert memory.inducing_bytes(500, 600) == 8 * 8 * 500**2
-    assert memory.inducing_bytes(10**6, 10**7) == memory.inducing_bytes(20_000, 10**7) == 8 * 8 * 20_000**2
+    assert memory.inducing_bytes(500, 600) == 8 * 12 * 500**2
+    assert memory.inducing_bytes(10**6, 10**7) == memory.inducing_bytes(20_000, 10**7) == 8 * 12 * 20_000**2
 
 
 def test_sizes_are_in_gigabytes():

@@ -42,6 +42,7 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.models.model import Model
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.utils.datasets import SupervisedDataset
+from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.objective import LeaveOneOutObjective
@@ -51,7 +52,7 @@ from rcgp.botorch.validation import check_weight
 if TYPE_CHECKING:
     from ax.api.client import Client
 
-__all__ = ["RobustStandardizeY", "generation_strategy", "model_config", "transforms", "trust"]
+__all__ = ["RobustStandardizeY", "generation_strategy", "model_config", "outlier_probability", "transforms"]
 
 
 class RobustStandardizeY(StandardizeY):  # type: ignore[misc]
@@ -71,12 +72,12 @@ class RobustStandardizeY(StandardizeY):  # type: ignore[misc]
 
 
 def generation_strategy(
-    *, centre: str = "adaptive", botorch_acqf_class: type[AcquisitionFunction] | None = None, **options: Any
+    *, weight: str = "learned", botorch_acqf_class: type[AcquisitionFunction] | None = None, **options: Any
 ) -> GenerationStrategy:
     """What ``client.configure_generation_strategy`` sets, with the robust model.
 
     Args:
-        centre: see :class:`SingleTaskRCGP`.
+        weight: see :class:`SingleTaskRCGP`; a name, which Ax can save.
         botorch_acqf_class: acquisition function. Default: Ax's choice.
         options: those of ``client.configure_generation_strategy`` but ``method``: ``initialization_budget``, ...
 
@@ -86,22 +87,22 @@ def generation_strategy(
     if "method" in options:
         raise TypeError("generation_strategy has no method: it is the robust model")
     struct = GenerationStrategyDispatchStruct(method="custom", **options)
-    strategy = choose_generation_strategy(struct, model_config(centre), botorch_acqf_class)
+    strategy = choose_generation_strategy(struct, model_config(weight), botorch_acqf_class)
     strategy.nodes_by_name["MBM"].generator_specs[0].generator_kwargs["transforms"] = transforms()
     return strategy
 
 
-def model_config(centre: str = "adaptive") -> ModelConfig:
+def model_config(weight: str = "learned") -> ModelConfig:
     """The robust model for a ``SurrogateSpec``, for generation strategies that are put together by hand.
 
     Args:
-        centre: see :class:`SingleTaskRCGP`.
+        weight: see :class:`SingleTaskRCGP`; a name, which Ax can save.
     """
-    check_weight(None, centre)
+    check_weight(weight)
     return ModelConfig(
         botorch_model_class=SingleTaskRCGP,
-        model_options={"centre": centre},
-        mll_class=LeaveOneOutObjective,
+        model_options={"weight": weight},
+        mll_class=ExactMarginalLogLikelihood if weight in ("learned", "constant") else LeaveOneOutObjective,
         outcome_transform_classes=[RobustStandardize],
         name=SingleTaskRCGP.__name__,
     )
@@ -117,8 +118,8 @@ def transforms() -> list[type[Transform]]:
     return [RobustStandardizeY if kind is StandardizeY else kind for kind in defaults if kind is not Winsorize]
 
 
-def trust(client: Client) -> Any:
-    """How far the robust model trusts each observation of an experiment, the newest included.
+def outlier_probability(client: Client) -> Any:
+    """Probability that each observation of an experiment, the newest included, is an outlier.
 
     A model is fitted to all data that the experiment has now, as the client's generation strategy would for its next
     trial; the strategy itself stays as it is. Cost: one fit.
@@ -128,7 +129,7 @@ def trust(client: Client) -> Any:
 
     Returns:
         A data frame with a row for each ``trial_index`` and ``arm_name``, which are its index, and a column for each
-        metric: 1 is full trust, near 0 none (:meth:`SingleTaskRCGP.weights`), NaN where a trial has no such metric.
+        metric (:meth:`SingleTaskRCGP.outlier_probability`), NaN where a trial has no such metric.
 
     Raises:
         UserInputError: if no model of the strategy is robust, or nothing has been observed.
@@ -138,20 +139,18 @@ def trust(client: Client) -> Any:
     spec = _robust_spec(seen.strategy)
     data = seen.experiment.lookup_data()
     if data.df.empty:
-        raise UserInputError("no trial has data yet: there is nothing to trust")
+        raise UserInputError("no trial has data yet")
     fresh = GeneratorSpec(generator_enum=spec.generator_enum, generator_kwargs=dict(spec.generator_kwargs))
     fresh.fit(experiment=seen.experiment, data=data)
     adapter = fresh.fitted_adapter
-    weights = _weights(adapter.generator.surrogate)
+    probabilities = _probabilities(adapter.generator.surrogate)
     means = adapter.get_training_data(filter_in_design=True).observation_data["mean"]
-    told = means[list(weights)].rename_axis(columns=None)
-    for metric, trusts in weights.items():
+    told = means[list(probabilities)].rename_axis(columns=None)
+    for metric, rows in probabilities.items():
         seen_here = told[metric].notna()  # as Ax makes data sets: a trial without this metric has no row
-        if int(seen_here.sum()) != len(trusts):
-            raise UserInputError(
-                f"metric {metric!r} has {seen_here.sum()} observations, of which Ax uses {len(trusts)}"
-            )
-        told.loc[seen_here, metric] = trusts.cpu().numpy()
+        if int(seen_here.sum()) != len(rows):
+            raise UserInputError(f"metric {metric!r} has {seen_here.sum()} observations, of which Ax uses {len(rows)}")
+        told.loc[seen_here, metric] = rows.cpu().numpy()
     return told
 
 
@@ -180,14 +179,14 @@ def _robust_spec(strategy: GenerationStrategy) -> GeneratorSpec:
     )
 
 
-def _weights(surrogate: Surrogate) -> dict[str, torch.Tensor]:
-    """Weights of the rows of each metric: outputs of one model, or models of a list."""
+def _probabilities(surrogate: Surrogate) -> dict[str, torch.Tensor]:
+    """Outlier probabilities of the rows of each metric: outputs of one model, or models of a list."""
     models = [surrogate.model] if isinstance(surrogate.model, SingleTaskRCGP) else surrogate.model.models
-    weights: dict[str, torch.Tensor] = {}
+    probabilities: dict[str, torch.Tensor] = {}
     for model, data in zip(models, surrogate.training_data, strict=True):
         if isinstance(model, SingleTaskRCGP):
-            weights.update(zip(data.outcome_names, model.weights().unbind(-1), strict=True))
-    return weights
+            probabilities.update(zip(data.outcome_names, model.outlier_probability().unbind(-1), strict=True))
+    return probabilities
 
 
 @submodel_input_constructor.register(SingleTaskRCGP)  # type: ignore[untyped-decorator]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import gpytorch
 import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
@@ -9,6 +11,9 @@ from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scal
 from rcgp.models.constraints import above
 
 __all__ = ["default_kernel"]
+
+# Standard deviation of the logarithm of the output scale: weak, it only keeps the scale from running away.
+_PRIOR_WIDTH = 5.0
 
 
 def default_kernel(dimension: int, batch_shape: torch.Size) -> gpytorch.kernels.ScaleKernel:
@@ -18,10 +23,11 @@ def default_kernel(dimension: int, batch_shape: torch.Size) -> gpytorch.kernels.
     outcomes have the variance that they have, which in an optimisation, where most of them are near the best, is large.
     """
     base = get_covar_module_with_dim_scaled_prior(ard_num_dims=dimension, batch_shape=batch_shape)
-    prior = gpytorch.priors.LogNormalPrior(0.0, 5.0)
-    # On a logarithmic scale, on which it may have to go far.
+    prior = gpytorch.priors.LogNormalPrior(0.0, _PRIOR_WIDTH)
+    # On a logarithmic scale, on which it may have to go far, but never to zero, where the prior has no density.
+    constraint = above(math.exp(-10 * _PRIOR_WIDTH))
     kernel = gpytorch.kernels.ScaleKernel(
-        base, batch_shape=batch_shape, outputscale_prior=prior, outputscale_constraint=above(0.0)
+        base, batch_shape=batch_shape, outputscale_prior=prior, outputscale_constraint=constraint
     )
     kernel.outputscale = torch.ones(batch_shape)
     return kernel

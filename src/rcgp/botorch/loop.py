@@ -76,7 +76,7 @@ def optimise(
         progress: ``True`` shows evaluations and best value on standard error; or a function called with both.
 
     Returns:
-        The best point and value by the model, all evaluations, and which of them are suspicious.
+        The best point and value by the model, all evaluations, and which of them are outliers.
 
     Raises:
         ValueError, TypeError: for arguments that make no sense, and a trace that cannot be written, is of another
@@ -182,6 +182,7 @@ def _result(evaluations: Sequence[Finished], belief: Belief | None, plan: Plan) 
             i = row_of[e.number]
             told = {
                 "weight": float(belief.weight[i]),
+                "outlier_probability": float(belief.outlier_probability[i]),
                 "expected": sign * float(belief.expected[i]),
                 "deviation": float(belief.expected_deviation[i]),
             }

@@ -1,9 +1,8 @@
 """The robust conjugate GP as a BoTorch model: hyperparameters in batches, BoTorch's surface, the core's mathematics.
 
 BoTorch's base class brings transforms and batches of outputs, :class:`TrainingDataModel` what is done with training
-data. Here are predictions, from top to bottom: ``posterior`` asks the base class, which asks ``model(X)``; that is the
-prior conditioned on pseudo-data, which are made of weights. ``forward`` is what BoTorch makes leave-one-out predictions
-of.
+data. Here are predictions, from top to bottom: ``posterior`` calls the base class, which calls ``model(X)``: the prior
+conditioned on pseudo-data, which are made of weights. BoTorch computes leave-one-out predictions from ``forward``.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from rcgp.botorch.pathwise import register_paths
 from rcgp.botorch.training_data import TrainingDataModel
 from rcgp.botorch.transforms import RobustStandardize
 from rcgp.botorch.validation import (
+    WEIGHTS,
     check_fixed_noise,
     check_likelihood,
     check_outputs,
@@ -37,13 +37,15 @@ from rcgp.botorch.validation import (
     check_training_data,
     check_weight,
 )
-from rcgp.botorch.weighing import Weighed, weigh
+from rcgp.botorch.weighing import Weighed, robust_spreads, weigh
 from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
+from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models.exact import plain_attributes, same
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.posterior import PosteriorProcess
-from rcgp.weights import InverseMultiquadric, WeightFunction
+from rcgp.weights import NoiseLaw, WeightFunction
+from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES
 
 __all__ = ["SingleTaskRCGP"]
 
@@ -52,12 +54,14 @@ class SingleTaskRCGP(TrainingDataModel):
     """A ``SingleTaskGP`` that outliers cannot break.
 
     Robust and conjugate GP regression (:class:`rcgp.RCGP`) with BoTorch's constructor and surface: batches, several
-    independent outputs, transforms, fantasies. Put in the place of ``SingleTaskGP`` in a script it needs no other
-    change: ``fit_gpytorch_mll`` chooses its hyperparameters robustly, whatever objective it is given. The noise of new
-    observations is σ² everywhere.
+    independent outputs, transforms, fantasies. It replaces ``SingleTaskGP`` in a script without any other change:
+    ``fit_gpytorch_mll`` learns the noise law of each output along with the hyperparameters. Where the noise turns out
+    to be normal, without outliers, the model equals ``SingleTaskGP`` with the same kernel and transforms.
 
-    Weights are a function of data and hyperparameters. So ``condition_on_observations`` gives what a model of all the
-    data with the same hyperparameters is, and new observations have weights of their own.
+    Weights are a function of data, hyperparameters and noise law, and the law is part of the state: four shares for
+    each output. So ``condition_on_observations`` equals a model of all the data with the same state, and new
+    observations are weighted, too. Before a fit the law is its prior: most noise is normal, one row in twelve is an
+    outlier.
 
     Args:
         train_X: ``... x n x d`` inputs.
@@ -71,15 +75,15 @@ class SingleTaskRCGP(TrainingDataModel):
         mean_module: prior mean. Default: a constant, learnt.
         outcome_transform: Default: :class:`RobustStandardize`; ``None`` for none.
         input_transform: as in BoTorch.
-        weight: for ``centre="prior"``, a weight function of :mod:`rcgp.weights`. Default: ``InverseMultiquadric()``.
-        centre: ``"adaptive"`` centres each weight on what the other rows predict; ``"prior"``, the paper's, on the
-            prior mean.
+        weight: ``"learned"``, from a learned noise law; ``"imq"`` or ``"se"``, the paper's inverse multiquadric or
+            squared exponential around the prior mean; ``"constant"``, an ordinary GP; or a weight function of
+            :mod:`rcgp.weights`.
 
     Raises:
         InputDataError: for values that are NaN or infinite, naming argument, row and column.
         BotorchTensorDimensionError: for shapes that do not fit.
         TypeError: for a likelihood of another kind.
-        ValueError: for a likelihood that learns noise beside a known one, and a weight or centre that is none.
+        ValueError: for a likelihood that learns noise beside a known one, and an unknown weight.
     """
 
     def __init__(
@@ -92,15 +96,13 @@ class SingleTaskRCGP(TrainingDataModel):
         mean_module: gpytorch.means.Mean | None = None,
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
-        weight: WeightFunction | None = None,
-        centre: str = "adaptive",
+        weight: str | WeightFunction = "learned",
     ) -> None:
-        check_weight(weight, centre)
+        check_weight(weight)
         check_likelihood(likelihood)
         check_training_data(train_X, train_Y, train_Yvar)
         self._validate_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
         super().__init__()
-        self.centre = centre
         if outcome_transform == DEFAULT:
             outcome_transform = RobustStandardize(m=train_Y.shape[-1], batch_shape=train_X.shape[:-2])
         with torch.no_grad():
@@ -120,11 +122,14 @@ class SingleTaskRCGP(TrainingDataModel):
         check_fixed_noise(likelihood, self.train_targets)
         self.likelihood = likelihood
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch) if mean_module is None else mean_module
-        self.has_default_kernel = covar_module is None
         if covar_module is None:
             covar_module = default_kernel(transformed_X.shape[-1], batch)
         self.covar_module = covar_module
-        self.weight = None if centre == "adaptive" else weight or InverseMultiquadric()
+        #: The weight function; ``None`` where the noise law is learned.
+        make = WEIGHTS[weight] if isinstance(weight, str) else lambda: weight
+        self.weight = None if make is None else make()
+        if self.weight is None:
+            self.register_buffer("law_shares", self.prior_shares())
         if outcome_transform is not None:
             self.outcome_transform = outcome_transform
         if input_transform is not None:
@@ -135,19 +140,28 @@ class SingleTaskRCGP(TrainingDataModel):
 
     @classmethod
     def construct_inputs(
-        cls, training_data: SupervisedDataset, weight: WeightFunction | None = None, centre: str = "adaptive"
+        cls, training_data: SupervisedDataset, weight: str | WeightFunction = "learned"
     ) -> dict[str, Any]:
         """Arguments of the constructor from a data set, for what is built by BoTorch or Ax.
 
         Args:
             training_data: inputs, observations and, where known, noise variances.
-            weight, centre: as in the constructor; in Ax, entries of ``model_options``.
+            weight: as in the constructor; in Ax, an entry of ``model_options``.
 
         Raises:
-            ValueError, TypeError: as the constructor would, for a weight or centre that is none.
+            ValueError: as in the constructor, for an unknown weight.
         """
-        check_weight(weight, centre)
-        return {**super().construct_inputs(training_data), "weight": weight, "centre": centre}
+        check_weight(weight)
+        return {**super().construct_inputs(training_data), "weight": weight}
+
+    def prior_shares(self) -> Tensor:
+        """Shares of a noise law before any data, ``... x 4``: of the scales and, last, of outliers."""
+        counts = self.train_targets.new_tensor(PRIOR_COUNTS)
+        return (counts / counts.sum()).expand(*self._aug_batch_shape, len(PRIOR_COUNTS)).clone()
+
+    def weighing(self) -> WeightFunction | Tensor:
+        """The weight function, or the shares of the noise law: what :func:`rcgp.botorch.weighing.weigh` takes."""
+        return self.law_shares if self.weight is None else self.weight
 
     def posterior(
         self,
@@ -161,15 +175,28 @@ class SingleTaskRCGP(TrainingDataModel):
         Args:
             X: the inputs.
             output_indices: which outputs. Default: all.
-            observation_noise: add σ², or these variances.
+            observation_noise: add the variance of the noise of good observations, σ² or, with a learned law, that of
+                the law; or these variances.
             posterior_transform: applied to the result.
         """
+        if self.num_outputs == 1 and isinstance(observation_noise, Tensor):
+            output_indices = None  # a ModelListGP counts the outputs of all its models
         check_outputs(output_indices, self.num_outputs, "output_indices")
         if output_indices is None or self.num_outputs == 1:
             return super().posterior(X, None, observation_noise, posterior_transform)
         if isinstance(observation_noise, Tensor):
             observation_noise = observation_noise[..., output_indices]
         return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
+
+    def _apply_noise(
+        self, X: Tensor, mvn: MultivariateNormal, observation_noise: bool | Tensor = False
+    ) -> MultivariateNormal:
+        if self.weight is not None or isinstance(observation_noise, Tensor) or not observation_noise:
+            return super()._apply_noise(X, mvn, observation_noise)
+        squares = self.law_shares.new_tensor(SCALES).square()
+        good = self.law_shares[..., :-1]
+        noise = self.likelihood.noise.mean(dim=-1) * (good @ squares) / good.sum(dim=-1)
+        return self.likelihood(mvn, X, noise=noise.unsqueeze(-1).expand(mvn.batch_shape + mvn.event_shape))
 
     def __call__(self, X: Tensor, *_: Any, **__: Any) -> MultivariateNormal:
         """The posterior of f at transformed inputs; in training mode the prior, as with GPyTorch's models."""
@@ -206,7 +233,8 @@ class SingleTaskRCGP(TrainingDataModel):
 
     def _weighed(self) -> Weighed:
         """The training data and what each row counts, in double precision; hyperparameters are constants."""
-        kernel, mean, weight = (_frozen(module) for module in (self.covar_module, self.mean_module, self.weight))
+        kernel, mean = _frozen(self.covar_module), _frozen(self.mean_module)
+        weight = self.law_shares.double() if self.weight is None else _frozen(self.weight)
         X, y = self.training_inputs().double(), self.train_targets.double()
         batch = torch.broadcast_shapes(X.shape[:-2], y.shape[:-1])  # type: ignore[no-untyped-call]
         X = X.expand(*batch, *X.shape[-2:])
@@ -216,13 +244,13 @@ class SingleTaskRCGP(TrainingDataModel):
         return MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """What is known of f without the observations at ``X``: the prior or, at the training inputs, leave-one-out.
+        """The prior of f at ``X`` or, at the training inputs, leave-one-out predictions of f.
 
         BoTorch's ``efficient_loo_cv`` takes what this returns for the prior of independent rows, and adds σ²: so its
         results are the leave-one-out predictions of the robust model.
         """
-        if X is not self.train_inputs[0]:
-            return self._prior(X)
+        if not torch.equal(X, self.train_inputs[0]):
+            return self._prior(self.transform_inputs(X) if self.training else X)
         mean, variance = self.latent_leave_one_out()
         return MultivariateNormal(mean, DiagLinearOperator(variance))
 
@@ -235,18 +263,45 @@ class SingleTaskRCGP(TrainingDataModel):
             return LeaveOneOut((mean + prior).to(self.train_targets), variance.to(self.train_targets))
 
     def weights(self) -> Tensor:
-        """How far each observation is trusted, ``... x n x m``: 1 is full trust, near 0 is an outlier.
+        """Weight w̃ of each observation, ``... x n x m``: 1 counts in full, near 0 not at all."""
+        return self._for_users(self._weighed_rows().weight)
 
-        With ``centre="prior"`` the weight w̃; with adaptive centres 1 within the threshold of a row, 0.71 at it.
-        """
+    def outlier_probability(self) -> Tensor:
+        """Probability that each observation is an outlier by the noise law, ``... x n x m``; zero without one."""
+        return self._for_users(self._weighed_rows().outlier)
+
+    def outliers(self) -> Tensor:
+        """Mask of the observations that are outliers with a probability above one half, ``... x n x m``."""
+        return self.outlier_probability() > 0.5
+
+    @property
+    def noise_law(self) -> NoiseLaw | list[NoiseLaw]:
+        """The noise law after the outcome transform; a list of them for a batch, outputs last."""
+        if self.weight is not None:
+            laws = [NoiseLaw.normal() for _ in range(self._aug_batch_shape.numel())]
+        else:
+            weighed = self._weighed_rows()
+            width = OUTLIER_WIDTH * robust_spreads(weighed.residual)
+            shares = self.law_shares.double().expand(*width.shape, -1).reshape(-1, self.law_shares.shape[-1])
+            laws = [
+                NoiseLaw.normal() if row[0] == 1.0 else NoiseLaw(tuple(row[:-1]), row[-1], half_width)
+                for row, half_width in zip(shares.tolist(), width.reshape(-1).tolist(), strict=True)
+            ]
+        return laws if self._aug_batch_shape else laws[0]
+
+    def _weighed_rows(self) -> Weighed:
         with torch.no_grad():
-            w = self._weighed().trust.to(self.train_targets)
-        return w.mT if self.num_outputs > 1 else w.unsqueeze(-1)
+            return self._weighed()
+
+    def _for_users(self, values: Tensor) -> Tensor:
+        """Values of rows, ``... x n`` with outputs before rows, as ``... x n x m``."""
+        values = values.to(self.train_targets)
+        return values.mT if self.num_outputs > 1 else values.unsqueeze(-1)
 
     def custom_fit(
         self, mll: gpytorch.mlls.MarginalLogLikelihood, **kwargs: Any
     ) -> gpytorch.mlls.MarginalLogLikelihood:
-        """What ``fit_gpytorch_mll`` does to this model: see :func:`rcgp.botorch.fitting.fit_for_botorch`."""
+        """Called by ``fit_gpytorch_mll``: see :func:`rcgp.botorch.fitting.fit_for_botorch`."""
         from rcgp.botorch.fitting import fit_for_botorch
 
         return fit_for_botorch(self, mll, **kwargs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.weighing import weigh
-from rcgp.core.loo import leave_one_out, log_density
 
 __all__ = ["LeaveOneOutObjective"]
 
@@ -20,9 +18,8 @@ __all__ = ["LeaveOneOutObjective"]
 class LeaveOneOutObjective(ExactMarginalLogLikelihood):  # type: ignore[misc]
     """(Σ_i log p(y_i | all other observations) + log priors) / n for each model of a batch: in the place of an ``mll``.
 
-    With ``centre="prior"`` it is the paper's objective. With adaptive centres the weights follow the hyperparameters,
-    and a residual counts no more than one at its threshold, so that no observation has unbounded influence on the
-    hyperparameters either.
+    With a weight function it is the paper's objective. With a learned noise law the density is that of the law, so that
+    no observation has unbounded influence on the hyperparameters; the shares of the law are held fixed.
 
     Args:
         likelihood: the model, or its likelihood where the model is given next, as GPyTorch has it.
@@ -31,7 +28,7 @@ class LeaveOneOutObjective(ExactMarginalLogLikelihood):  # type: ignore[misc]
     Example:
         >>> from botorch import fit_gpytorch_mll
         >>> X = torch.rand(12, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        >>> model = SingleTaskRCGP(X, X.sin())
+        >>> model = SingleTaskRCGP(X, X.sin(), weight="imq")
         >>> objective = fit_gpytorch_mll(LeaveOneOutObjective(model))
         >>> objective.training
         False
@@ -54,14 +51,7 @@ class LeaveOneOutObjective(ExactMarginalLogLikelihood):  # type: ignore[misc]
             target: ``... x n`` observations, transformed.
         """
         model = self.model
-        X = model.training_inputs()
         K, residual = function_dist.lazy_covariance_matrix.to_dense(), target - function_dist.mean
-        weighed = weigh(X, K, residual, model.row_noise(), model.weight)
-        mean, latent = leave_one_out(weighed.K, weighed.pseudo)
-        variance = latent + weighed.row_noise
-        error = residual - mean
-        if weighed.threshold is not None:
-            error = torch.minimum(error.abs(), weighed.threshold)
-        total = log_density(error, variance).sum(dim=-1)
-        value: Tensor = self._add_other_terms(total, params) / target.shape[-1]
+        weighed = weigh(model.training_inputs(), K, residual, model.row_noise(), model.weighing())
+        value: Tensor = self._add_other_terms(weighed.leave_one_out_score(), params) / target.shape[-1]
         return value

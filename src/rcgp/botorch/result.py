@@ -1,4 +1,4 @@
-"""What an optimisation found: the best point by the model, every evaluation, and those that it does not trust."""
+"""What an optimisation found: the best point by the model, every evaluation, and the outliers among them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rcgp.botorch.box import Parameters
-from rcgp.botorch.weighing import TRUSTED
 
 __all__ = ["Evaluation", "OptimisationResult"]
 
@@ -23,8 +22,9 @@ class Evaluation:
         value: what it returned; ``None`` if it failed.
         reason: why it failed, else empty.
         seconds: how long it took.
-        weight: the model's trust in the value, from 0 to 1; ``None`` where there is no value or no model.
-        expected: what all other evaluations predict there, and
+        weight: weight of the value in the model, from 0 to 1; ``None`` where there is no value or no model.
+        outlier_probability: probability that the value is an outlier; ``None`` likewise.
+        expected: prediction from all other evaluations; ``None`` likewise.
         deviation: its standard deviation; ``None`` likewise.
     """
 
@@ -34,6 +34,7 @@ class Evaluation:
     reason: str
     seconds: float
     weight: float | None = None
+    outlier_probability: float | None = None
     expected: float | None = None
     deviation: float | None = None
 
@@ -43,8 +44,8 @@ class OptimisationResult:
     """What :func:`rcgp.botorch.optimise` returns. ``print(result)`` shows it.
 
     Attributes:
-        x: the best parameters: of the trusted evaluations, where the posterior mean is best. ``None`` if none has a
-            value.
+        x: the best parameters: those of the evaluation with the best posterior mean, outliers excluded. ``None`` if
+            no evaluation has a value.
         value: the posterior mean there, which is not what was observed.
         deviation: its standard deviation; ``None`` where there was no model, with fewer than two values.
         number: of the evaluation at x.
@@ -60,9 +61,9 @@ class OptimisationResult:
     maximise: bool
 
     @property
-    def suspicious(self) -> tuple[Evaluation, ...]:
-        """Evaluations whose values the model does not trust: with a weight below 0.5."""
-        return tuple(e for e in self.evaluations if e.weight is not None and e.weight < TRUSTED)
+    def outliers(self) -> tuple[Evaluation, ...]:
+        """Evaluations whose values are outliers with a probability above one half."""
+        return tuple(e for e in self.evaluations if (e.outlier_probability or 0.0) > 0.5)
 
     @property
     def failed(self) -> tuple[Evaluation, ...]:
@@ -70,7 +71,7 @@ class OptimisationResult:
         return tuple(e for e in self.evaluations if e.value is None)
 
     def __str__(self) -> str:
-        return "\n".join([*self._best(), *self._doubts(), *self._failures()])
+        return "\n".join([*self._best(), *self._flagged(), *self._failures()])
 
     def _best(self) -> list[str]:
         count = _counted(len(self.evaluations))
@@ -83,17 +84,17 @@ class OptimisationResult:
         by = "observed" if self.deviation is None else "by the model; observed was"
         return [*lines, f"  evaluation {self.number}, {by} {observed:.6g}"]
 
-    def _doubts(self) -> list[str]:
-        if not self.suspicious:
+    def _flagged(self) -> list[str]:
+        if not self.outliers:
             return []
         lines = [
-            ["  evaluation", "observed", "expected", "weight", *(name for name, _ in _named(self.suspicious[0].x))]
+            ["  evaluation", "observed", "expected", "probability", *(name for name, _ in _named(self.outliers[0].x))]
         ]
-        for e in self.suspicious:
+        for e in self.outliers:
             numbers = (f"{value:.4g}" for _, value in _named(e.x))
             expected = f"{e.expected:.4g} ± {e.deviation:.2g}"
-            lines.append([f"  {e.number}", f"{e.value:.4g}", expected, f"{e.weight:.2g}", *numbers])
-        return [f"{_counted(len(self.suspicious), 'suspicious ')}, not as the others predict:", *_aligned(lines)]
+            lines.append([f"  {e.number}", f"{e.value:.4g}", expected, f"{e.outlier_probability:.3g}", *numbers])
+        return [f"{_counted(len(self.outliers), 'outlying ')}, by the predictions from all others:", *_aligned(lines)]
 
     def _failures(self) -> list[str]:
         if not self.failed:

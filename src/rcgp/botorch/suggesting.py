@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.warnings import OptimizationWarning
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.sampling import manual_seed
@@ -24,7 +26,6 @@ from torch import Tensor
 from rcgp.botorch.fitting import fit
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.transforms import RobustStandardize
-from rcgp.botorch.weighing import TRUSTED
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.training import FitError
 
@@ -56,6 +57,7 @@ class Belief:
         mean, deviation: ``n``, of f at each point.
         expected, expected_deviation: ``n``, of f at each point by all other evaluations.
         weight: ``n`` weights.
+        outlier_probability: ``n`` probabilities that evaluations are outliers.
     """
 
     model: SingleTaskRCGP
@@ -65,12 +67,13 @@ class Belief:
     expected: Tensor
     expected_deviation: Tensor
     weight: Tensor
+    outlier_probability: Tensor
 
     @property
     def best(self) -> int:
-        """The row with the best mean among those that are trusted: not the luckiest observation."""
-        trusted = self.weight >= TRUSTED
-        return int(torch.where(trusted | ~trusted.any(), self.mean, -torch.inf).argmax())
+        """The row with the best mean that is no outlier: not the luckiest observation."""
+        good = self.outlier_probability <= 0.5
+        return int(torch.where(good | ~good.any(), self.mean, -torch.inf).argmax())
 
 
 def believe(X: Tensor, y: Tensor) -> Belief | None:
@@ -82,8 +85,9 @@ def believe(X: Tensor, y: Tensor) -> Belief | None:
     targets = standard(y.unsqueeze(-1))[0].clamp(-_HUGE, _HUGE)
     model = SingleTaskRCGP(X, targets, outcome_transform=None)
     try:
-        fit(model)
-    except (FitError, *_NUMERICAL_ERRORS):
+        with _quiet():
+            fit(model)
+    except (FitError, ModelFittingError, *_NUMERICAL_ERRORS):
         return None
     with torch.no_grad(), _quiet():
         posterior, left_out = model.posterior(X), model.latent_leave_one_out()
@@ -97,6 +101,7 @@ def believe(X: Tensor, y: Tensor) -> Belief | None:
             expected=expected.squeeze(-1),
             expected_deviation=expected_variance.squeeze(-1).sqrt(),
             weight=model.weights().squeeze(-1),
+            outlier_probability=model.outlier_probability().squeeze(-1),
         )
 
 
@@ -158,10 +163,11 @@ def _candidates(belief: Belief, failed: Tensor, seed: int) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the news that variances are nearly zero, and that samples at points next to each other need jitter.
+    """Without warnings of variances near zero, of jitter for neighbouring points, and of a search that ends early.
 
-    In an optimisation both are as they should be: values may be exact, and points meet at the best one.
+    All are to be expected in an optimisation: values may be exact, and points meet at the best one.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
+        warnings.simplefilter("ignore", OptimizationWarning)
         yield

@@ -28,7 +28,6 @@ from torch import Tensor
 
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.problems import Contamination, ScaledFunction
-from rcgp.botorch.weighing import TRUSTED
 from rcgp.models.defaults import column_scales, default_kernel, robust_spread
 from rcgp.weights import InverseMultiquadric
 
@@ -87,11 +86,6 @@ class ModelOf(Model):  # type: ignore[misc]
         posterior = GPyTorchPosterior(self.model.posterior(X, observation_noise=bool(observation_noise)))
         return posterior if posterior_transform is None else posterior_transform(posterior)
 
-    def weights(self) -> Tensor:
-        """Weight of each observation, ``n x 1``, where the model has such."""
-        weight: Tensor = self.model.weights().unsqueeze(-1)
-        return weight
-
 
 def fit_gp(X: Tensor, Y: Tensor) -> tuple[Model, bool]:
     """BoTorch's ``SingleTaskGP`` with its defaults."""
@@ -127,7 +121,6 @@ def fit_rcgp_as_in_paper(c: float) -> Fitted:
             mean_module=gpytorch.means.ZeroMean(),
             outcome_transform=None,
             weight=InverseMultiquadric(c=c),
-            centre="prior",
         )
         return _fitted(model)
 
@@ -191,8 +184,8 @@ class Trial:
         outlier: whether they differ.
         fit_seconds, acquisition_seconds: wall time of both parts of each step.
         failed: the steps, counted from 0, in which a fit failed.
-        suspected: which of the evaluations before the last the last model gives a weight below ½; empty where a model
-            has no weights.
+        suspected: which of the evaluations before the last are outliers by the last model; empty where a model does
+            not tell.
     """
 
     points: list[list[float]] = field(default_factory=list)
@@ -244,8 +237,8 @@ def minimise(
                 trial.failed.append(step)
             X = torch.cat([X, point])
             Y = torch.cat([Y, _evaluate(function, point, contamination, trial)])
-        if hasattr(model, "weights"):
-            trial.suspected = (model.weights().squeeze(-1) < TRUSTED).tolist()
+        if hasattr(model, "outliers"):
+            trial.suspected = model.outliers().squeeze(-1).tolist()
     return trial
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihoo
 from torch import Tensor
 
 from rcgp.models.validation import check_finite
-from rcgp.weights import WeightFunction
+from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential, WeightFunction
 
 __all__ = [
+    "WEIGHTS",
     "check_fixed_noise",
     "check_likelihood",
     "check_observations",
@@ -23,15 +25,17 @@ __all__ = [
     "check_weight",
 ]
 
+#: Ways to weigh rows by name; ``None`` where the noise law is learned.
+WEIGHTS: Mapping[str, Callable[[], WeightFunction] | None] = MappingProxyType(
+    {"learned": None, "imq": InverseMultiquadric, "se": SquaredExponential, "constant": Constant}
+)
 
-def check_weight(weight: Any, centre: Any) -> None:
-    """Raise unless centre and weight name a way to weigh rows."""
-    if centre not in ("adaptive", "prior"):
-        raise ValueError(f'centre must be "adaptive" or "prior", got {centre!r}')
-    if weight is not None and not isinstance(weight, WeightFunction):
-        raise TypeError(f"weight must be a WeightFunction of rcgp.weights, got {type(weight).__name__}")
-    if weight is not None and centre == "adaptive":
-        raise ValueError('a weight needs centre="prior": adaptive centring chooses weights by itself')
+
+def check_weight(weight: Any) -> None:
+    """Raise unless a weight is a name or a weight function."""
+    if not isinstance(weight, WeightFunction) and (not isinstance(weight, str) or weight not in WEIGHTS):
+        listed = ", ".join(f'"{name}"' for name in WEIGHTS)
+        raise ValueError(f"weight must be {listed} or a weight function of rcgp.weights, got {weight!r}")
 
 
 def check_likelihood(likelihood: Any) -> None:

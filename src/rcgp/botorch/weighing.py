@@ -1,8 +1,8 @@
-"""What each observation counts in a batch of models: weights and pseudo-data at given hyperparameters.
+"""Weights and pseudo-data of a batch of models at given hyperparameters.
 
-Adaptive weights are centred on what the rows that are trusted say (:mod:`rcgp.core.trimming`): a function of the data
-and the hyperparameters alone. So a model that is loaded, or conditioned on further observations, has the weights that
-one built from all the data would have.
+With a noise law the weights are those of a robust fit (:mod:`rcgp.training.robust`), computed in a fixed number of
+expectation steps from the data, the hyperparameters and the shares of the law alone. So a model that is loaded, or
+conditioned on further observations, has the weights that a model of all the data would have.
 """
 
 from __future__ import annotations
@@ -12,60 +12,117 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rcgp.core.loo import LeaveOneOut, leave_one_out, log_density
 from rcgp.core.pseudo import PseudoData, pseudo_data
-from rcgp.core.trimming import trim
+from rcgp.training.robust import START, cooling
 from rcgp.weights import WeightFunction
-from rcgp.weights.rejection import bounded, rejection
+from rcgp.weights.noise_law import OUTLIER_WIDTH, Responsibilities, responsibilities
 
-__all__ = ["TRUSTED", "Weighed", "weigh"]
+__all__ = ["NoiseLaws", "Weighed", "robust_spreads", "weigh"]
 
-#: Trust from which an observation counts as trusted; with less it is suspicious.
-TRUSTED = 0.5
+# Median absolute deviation of a standard normal variable.
+_NORMAL_MAD = 0.6745
+
+
+@dataclass(frozen=True)
+class NoiseLaws:
+    """The noise law of each model of a batch.
+
+    Attributes:
+        log_shares: ``... x 4`` log shares of each scale and, last, of outliers.
+        width: ``...`` half-widths of the density of outliers.
+    """
+
+    log_shares: Tensor
+    width: Tensor
+
+    @classmethod
+    def of(cls, shares: Tensor, residual: Tensor) -> NoiseLaws:
+        """The laws with these shares, ``... x 4``, for residuals ``... x n``."""
+        return cls(shares.log(), OUTLIER_WIDTH * robust_spreads(residual))
+
+    def responsibilities(self, residual: Tensor, cavity: LeaveOneOut, row_noise: Tensor) -> Responsibilities:
+        """Which component each row comes from, given its leave-one-out prediction."""
+        return responsibilities(residual, *cavity, row_noise, self.log_shares, self.width)
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """Training data and what each row counts.
+    """Training data and their weights.
 
     Attributes:
         inputs: ``... x n x d`` inputs.
         K: ``... x n x n`` kernel matrix.
         residual: ``... x n`` residuals e = y − m(x).
         row_noise: ``... x n`` noise variances.
-        trust: ``... x n`` weights w̃ or, of adaptive ones, how far they are trusted: 1 within their threshold, 0 beyond.
-        threshold: ``... x n`` distances from their predictions beyond which rows are not trusted; adaptive ones only.
+        weight: ``... x n`` weights w̃.
+        outlier: ``... x n`` probabilities that rows are outliers, zero without a noise law.
         pseudo: pseudo-data made from the above.
+        laws: the noise laws; ``None`` for a weight function.
     """
 
     inputs: Tensor
     K: Tensor
     residual: Tensor
     row_noise: Tensor
-    trust: Tensor
-    threshold: Tensor | None
+    weight: Tensor
+    outlier: Tensor
     pseudo: PseudoData
+    laws: NoiseLaws | None
+
+    def leave_one_out_score(self) -> Tensor:
+        """Σ_i log p(y_i | all other rows), ``...``; under the noise law if there is one. Cost O(n³)."""
+        cavity = leave_one_out(self.K, self.pseudo)
+        if self.laws is not None:
+            return self.laws.responsibilities(self.residual, cavity, self.row_noise).log_density.sum(dim=-1)
+        return log_density(self.residual - cavity.mean, cavity.variance + self.row_noise).sum(dim=-1)
 
 
-def weigh(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, weight: WeightFunction | None) -> Weighed:
-    """Weights and pseudo-data of rows.
+def weigh(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, weight: WeightFunction | Tensor) -> Weighed:
+    """Weights and pseudo-data of rows, differentiable.
 
     Args:
         inputs, K, residual, row_noise: see :class:`Weighed`.
-        weight: the weight function, or ``None`` for weights centred on what the other rows say.
+        weight: a weight function, or the shares of noise laws, ``... x 4``.
 
     Returns:
-        The weighed data, differentiable; who is trusted changes in jumps. Cost O(n) for a weight function, else that of
-        :func:`rcgp.core.trimming.trim`.
+        The weighed data. Cost O(n) for a weight function or normal noise, else a few times O(n³).
     """
-    noise, threshold = row_noise.mean(dim=-1), None  # σ², where it is not known for each row
-    if weight is None:
-        trimmed = trim(K, residual, row_noise)
-        threshold = trimmed.threshold
-        u = bounded((residual - trimmed.mean) / threshold)
-        w, slope = rejection(u, threshold, trimmed.variance / row_noise)
-        trust, _ = rejection(u, threshold, torch.ones_like(u))  # whatever the noise is
-    else:
-        trust = w = weight(residual, inputs, noise)
-        slope = weight.slope(residual, inputs, noise)
-    pseudo = pseudo_data(residual, w, slope, torch.ones_like(noise), row_noise.reciprocal())
-    return Weighed(inputs, K, residual, row_noise, trust, threshold, pseudo)
+    if isinstance(weight, Tensor):
+        return _weigh_by_law(inputs, K, residual, row_noise, NoiseLaws.of(weight, residual))
+    noise = row_noise.mean(dim=-1)  # σ², where it is not known for each row
+    w, slope = weight(residual, inputs, noise), weight.slope(residual, inputs, noise)
+    pseudo = _pseudo(residual, w, slope, row_noise)
+    return Weighed(inputs, K, residual, row_noise, w, torch.zeros_like(w), pseudo, None)
+
+
+def _weigh_by_law(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, laws: NoiseLaws) -> Weighed:
+    w, slope = torch.ones_like(residual), torch.zeros_like(residual)
+    outlier = slope
+    if bool((laws.log_shares[..., 0] < 0.0).any()):  # where all laws are normal, so are the weights
+        # The paper's weights around the prior mean, so wide that only gross outliers lose weight.
+        spread = robust_spreads(residual).unsqueeze(-1)
+        w = torch.hypot(torch.ones_like(residual), residual / (START * spread)).reciprocal()
+        for factor in cooling(row_noise.mean(dim=-1, keepdim=True), spread):
+            warm = row_noise * factor
+            cavity = leave_one_out(K, _pseudo(residual, w, slope, warm))
+            rows = laws.responsibilities(residual, cavity, warm)
+            # Not a root of zero, which has no gradient.
+            w, slope = rows.precision.clamp_min(torch.finfo(residual.dtype).tiny).sqrt(), rows.slope
+            outlier = rows.outlier
+    pseudo = _pseudo(residual, w, slope, row_noise)
+    return Weighed(inputs, K, residual, row_noise, w, outlier, pseudo, laws)
+
+
+def _pseudo(residual: Tensor, weight: Tensor, slope: Tensor, row_noise: Tensor) -> PseudoData:
+    return pseudo_data(residual, weight, slope, torch.ones_like(row_noise[..., 0]), row_noise.reciprocal())
+
+
+def robust_spreads(residual: Tensor) -> Tensor:
+    """:func:`rcgp.models.defaults.robust_spread` of each batch of ``... x n`` residuals: ``...``; differentiable."""
+    size = residual.abs()
+    median = size.quantile(0.5, dim=-1) / _NORMAL_MAD
+    mean = (size / size.shape[-1]).sum(dim=-1)
+    spread = torch.where(median > 0.0, median, torch.where(mean > 0.0, mean, torch.ones_like(mean)))
+    limits = torch.finfo(residual.dtype)
+    return spread.clamp(limits.tiny**0.4, limits.max**0.4)

@@ -15,14 +15,12 @@ from rich.console import Console
 
 import rcgp
 from rcgp.cli.options import (
-    Centre,
-    CentreOption,
     Data,
-    Epsilon,
     Exclude,
     Features,
     FitRows,
     Inducing,
+    LocalNoise,
     Mean,
     MeanOption,
     Methods,
@@ -36,6 +34,7 @@ from rcgp.cli.options import (
     SparseOption,
     Splits,
     Target,
+    Weight,
     WeightOption,
 )
 
@@ -71,10 +70,9 @@ def fit(
     exclude: Exclude = None,
     model: Annotated[Path | None, typer.Option(help="File to save the fitted model in.", show_default=False)] = None,
     missing: MissingOption = Missing.error,
-    centre: CentreOption = Centre.adaptive,
-    weight: WeightOption = None,
-    epsilon: Epsilon = None,
-    mean: MeanOption = Mean.constant,
+    weight: WeightOption = Weight.learned,
+    local_noise: LocalNoise = True,
+    mean: MeanOption = Mean.median,
     restarts: Restarts = None,
     sparse: SparseOption = None,
     inducing: Inducing = None,
@@ -82,22 +80,23 @@ def fit(
     seed: Seed = 0,
     top: Annotated[int, typer.Option(min=0, help="How many suspicious rows to show.")] = 10,
 ) -> None:
-    """Fit a robust model to a table; show how well it fits and which rows are suspicious.
+    """Fit a robust model to a table; show its noise law, how well it fits and which rows are suspicious.
 
     Example: [bold]rcgp fit houses.csv --target price --model houses.rcgp[/bold]
     """
     from rcgp.cli.fitting import fit_table
-    from rcgp.cli.printing import print_notices, print_summary
+    from rcgp.cli.printing import print_doubts, print_notices, print_summary
     from rcgp.estimator.saved import save
 
     options = Options(
-        target, features, exclude, missing, centre, weight, epsilon, mean, restarts, sparse, inducing, fit_rows, seed
+        target, features, exclude, missing, weight, local_noise, mean, restarts, sparse, inducing, fit_rows, seed
     )
     if model is not None:
         _check_output(model, data)
     fitted = fit_table(data, options, _messages())
     print_notices(fitted.notices, _messages())
     print_summary(fitted, _results(), top)
+    print_doubts(fitted.model.doubts_, _messages())
     if model is not None:
         save(fitted.model, model, table=fitted.encoding.to_json())
         _messages().print(f"\nmodel saved in {model}", markup=False, soft_wrap=True)
@@ -115,7 +114,8 @@ def predict(
 ) -> None:
     """Predict new rows: mean, standard deviation and 95 % interval of a new observation in each.
 
-    The columns are row (its number in DATA), mean, std, lower and upper.
+    The columns are row (its number in DATA), mean, std, lower and upper. The interval follows the noise law of the
+    model and holds a new observation that is no outlier.
 
     Example: [bold]rcgp predict houses.rcgp new.csv --output predictions.csv[/bold]
     """
@@ -145,39 +145,39 @@ def outliers(
     ] = None,
     only_flagged: Annotated[bool, typer.Option("--only-flagged", help="Show only rows that are flagged.")] = False,
     missing: MissingOption = Missing.error,
-    centre: CentreOption = Centre.adaptive,
-    weight: WeightOption = None,
-    epsilon: Epsilon = None,
-    mean: MeanOption = Mean.constant,
+    weight: WeightOption = Weight.learned,
+    local_noise: LocalNoise = True,
+    mean: MeanOption = Mean.median,
     restarts: Restarts = None,
     sparse: SparseOption = None,
     inducing: Inducing = None,
     fit_rows: FitRows = None,
     seed: Seed = 0,
 ) -> None:
-    """Show every row, or only some, with its weight, residual and flag, the most suspicious first.
+    """Show every row, or only some, with its weight, residual and outlier probability, the most suspicious first.
 
-    Residuals are from the prediction by all other rows, also in standard deviations; a row that gets no trust
-    and that lies beyond 5 of them, or more in a table of few rows, is flagged. The exit code is 0 whether or not
-    there are outliers.
+    Residuals are from the prediction by all other rows, also in standard deviations. Rows that are more likely
+    outliers than not, by the noise law learned from the table, are flagged. The exit code is 0 whether or not there
+    are outliers.
 
     Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
     """
     from rcgp.cli.fitting import fit_table
-    from rcgp.cli.printing import print_notices, print_rows, score_unit, suspicion
+    from rcgp.cli.printing import outliers_json, print_doubts, print_notices, print_rows, print_verdict, suspicion
 
     options = Options(
-        target, features, exclude, missing, centre, weight, epsilon, mean, restarts, sparse, inducing, fit_rows, seed
+        target, features, exclude, missing, weight, local_noise, mean, restarts, sparse, inducing, fit_rows, seed
     )
     fitted = fit_table(data, options, _messages())
     rows = suspicion(fitted.model, fitted.y)
     rows = (rows[rows["outlier"]] if only_flagged else rows).head(len(rows) if top is None else top)
     print_notices(fitted.notices, _messages())
     if as_json:
-        content = {"target": target, "rows": rows.to_dict(orient="records"), "notices": fitted.notices}
-        typer.echo(json.dumps(content, ensure_ascii=False))
+        typer.echo(json.dumps(outliers_json(fitted, rows), ensure_ascii=False))
     else:
-        print_rows(rows, _results(), score_unit(fitted.model))
+        print_rows(rows, _results())
+        print_verdict(fitted, _results())
+    print_doubts(fitted.model.doubts_, _messages())
 
 
 @app.command()
@@ -188,28 +188,27 @@ def report(
     features: Features = None,
     exclude: Exclude = None,
     missing: MissingOption = Missing.error,
-    centre: CentreOption = Centre.adaptive,
-    weight: WeightOption = None,
-    epsilon: Epsilon = None,
-    mean: MeanOption = Mean.constant,
+    weight: WeightOption = Weight.learned,
+    local_noise: LocalNoise = True,
+    mean: MeanOption = Mean.median,
     restarts: Restarts = None,
     sparse: SparseOption = None,
     inducing: Inducing = None,
     fit_rows: FitRows = None,
     seed: Seed = 0,
 ) -> None:
-    """Write one HTML page about a table: the fit, residuals, weights, calibration, suspicious rows.
+    """Write one HTML page about a table: the fit, the noise law, residuals, weights, suspicious rows.
 
     The page is one file that works offline, and compares the robust fit with an ordinary GP.
 
     Example: [bold]rcgp report houses.csv --target price --output report.html[/bold]
     """
     from rcgp.cli.fitting import fit_plain, fit_table
-    from rcgp.cli.printing import print_notices
+    from rcgp.cli.printing import print_doubts, print_notices
     from rcgp.report import write_report
 
     options = Options(
-        target, features, exclude, missing, centre, weight, epsilon, mean, restarts, sparse, inducing, fit_rows, seed
+        target, features, exclude, missing, weight, local_noise, mean, restarts, sparse, inducing, fit_rows, seed
     )
     _check_output(output, data)
     fitted = fit_table(data, options, _messages())
@@ -218,6 +217,7 @@ def report(
     with _messages().status("Drawing the page"):
         write_report(output, fitted.model, plain, fitted.X, fitted.y, target=target, notices=fitted.notices)
     size = output.stat().st_size / 1e6
+    print_doubts(fitted.model.doubts_, _messages())
     _messages().print(f"report written to {output} ({size:.1f} MB): open it in a browser", markup=False, soft_wrap=True)
 
 

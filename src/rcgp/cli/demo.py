@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,17 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from rcgp.cli.printing import NORMAL_95, number, print_rows, score_unit, suspicion
+from rcgp.cli.printing import number, print_rows, suspicion
 from rcgp.estimator import RCGPRegressor
+from rcgp.estimator.outliers import FLAG_RULE, NoiseLawWarning
 from rcgp.saving import write_whole
 
 __all__ = ["draw", "made_up_data", "run_demo"]
 
 Numbers = NDArray[np.float64]
+
+#: Of a normal distribution, 95 % lie within this many standard deviations.
+_NORMAL_95 = 1.959963984540054
 
 _COLOURS = {"GP": "#4daf4a", "RCGP": "#377eb8"}
 
@@ -45,10 +50,9 @@ def run_demo(folder: Path, console: Console) -> None:
     table, truth, outlying = made_up_data()
     table.index += 1  # rows are numbered as in the file
     X, y = table[["x"]], table["y"]
-    models = {
-        "GP": RCGPRegressor(centre="prior", weight="constant", objective="marginal").fit(X, y),
-        "RCGP": RCGPRegressor().fit(X, y),
-    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoiseLawWarning)  # about the plain GP, which is here to be compared with
+        models = {"GP": RCGPRegressor(weight="constant").fit(X, y), "RCGP": RCGPRegressor().fit(X, y)}
     console.print(f"{len(y)} points, {outlying.sum()} of them outliers; errors against the true function\n")
     scores = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("", "mean error", "rms error", "true f in 95 % band", "its width", "noise sd", "seconds"):
@@ -56,15 +60,15 @@ def run_demo(folder: Path, console: Console) -> None:
     widths = []
     for name, model in models.items():
         mean, std = model.predict(X, return_std=True)
-        widths.append(2 * NORMAL_95 * std.mean())
+        widths.append(2 * _NORMAL_95 * std.mean())
         error = np.abs(mean - truth)
         scores.add_row(
             name,
             number(error.mean()),
             number(np.sqrt((error**2).mean())),
-            f"{(error < NORMAL_95 * std).mean():.1%}",
+            f"{(error < _NORMAL_95 * std).mean():.1%}",
             number(widths[-1]),
-            number(model.noise_variance_**0.5),
+            number(float(np.median(model.noise_std(X)))),
             f"{model.fit_report_.seconds:.2f}",
         )
     console.print(scores)
@@ -75,10 +79,12 @@ def run_demo(folder: Path, console: Console) -> None:
     )
     rows = suspicion(models["RCGP"], y)
     flagged = models["RCGP"].outliers_
+    console.print(f"\n{str(models['RCGP'].noise_law_).splitlines()[0]}", soft_wrap=True)
     console.print(
-        f"\n{flagged.sum()} rows flagged, {(flagged & outlying).sum()} of them outliers. The most suspicious:"
+        f"{flagged.sum()} rows flagged, {(flagged & outlying).sum()} of them outliers ({FLAG_RULE}).", soft_wrap=True
     )
-    print_rows(rows.head(10), console, score_unit(models["RCGP"]))
+    console.print("\nThe most suspicious:")
+    print_rows(rows.head(10), console)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "demo.csv", table.to_csv(index=False).encode())
     draw(table, truth, models, folder / "demo.png")
@@ -108,11 +114,12 @@ def draw(table: pd.DataFrame, truth: Numbers, models: dict[str, RCGPRegressor], 
         mean, std = model.predict(table[["x"]], return_std=True)
         top.plot(x, mean, color=_COLOURS[name], label=name)
         top.fill_between(
-            x, mean - NORMAL_95 * std, mean + NORMAL_95 * std, color=_COLOURS[name], alpha=0.2, linewidth=0
+            x, mean - _NORMAL_95 * std, mean + _NORMAL_95 * std, color=_COLOURS[name], alpha=0.2, linewidth=0
         )
     top.set(ylabel="y", ylim=(low, high))
     top.legend(loc="lower left", ncols=3, frameon=False)
     top.set_title("10 % outliers (most beyond the frame): a plain and a robust conjugate GP, with bands of 95 % for f")
-    bottom.bar(x, models["RCGP"].weights_, width=0.07, color=_COLOURS["RCGP"])
-    bottom.set(xlabel="x", ylabel="weight", ylim=(0, 1.05))
+    weights = models["RCGP"].weights_
+    bottom.bar(x, weights, width=0.07, color=_COLOURS["RCGP"])
+    bottom.set(xlabel="x", ylabel="weight", ylim=(0, 1.05 * max(1.0, float(weights.max()))))
     figure.savefig(path, dpi=120)

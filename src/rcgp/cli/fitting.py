@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sklearn.exceptions import ConvergenceWarning
 
-from rcgp import AdaptiveReport, FitError
-from rcgp.cli.options import Choice, Options, many
+from rcgp import FitError
+from rcgp.cli.options import Choice, Options, Weight, many
 from rcgp.estimator import RCGPRegressor, SparseRCGPRegressor
 from rcgp.estimator.contract import as_tensor
 from rcgp.estimator.inputs import far_input
 from rcgp.estimator.intervals import IntervalWarning, doubt_of
+from rcgp.estimator.outliers import NoiseLawWarning
 from rcgp.table import Encoding, TableError, encode, learn_encoding, read_table
 from rcgp.training.memory import available_memory, gigabytes, inducing_bytes
 
@@ -57,8 +58,7 @@ def fit_table(path: Path, options: Options, console: Console) -> Fitted:
     rows = len(encoded.y)
     choice = options.for_rows(rows)
     _check_memory(rows, choice, options)
-    weight = None if options.weight is None else options.weight.value
-    model = _regressor(options, choice, options.centre.value, weight, options.epsilon)
+    model = _regressor(options, choice, options.weight)
     _fit(model, encoded.X, encoded.y, console, "Fitting the model")
     notices += [*encoded.notices, *_input_notices(encoded.X)]
     notices += [*_choice_notices(model, rows, choice, options), *_fit_notices(model, encoded.y)]
@@ -67,7 +67,7 @@ def fit_table(path: Path, options: Options, console: Console) -> Fitted:
 
 def fit_plain(fitted: Fitted, options: Options, console: Console) -> Regressor:
     """An ordinary GP of the same data, for comparison; sparse if the other is."""
-    plain = _regressor(options, options.for_rows(len(fitted.y)), "prior", "constant", None)
+    plain = _regressor(options, options.for_rows(len(fitted.y)), Weight.constant)
     _fit(plain, fitted.X, fitted.y, console, "Fitting a plain GP to compare")
     return plain
 
@@ -75,8 +75,9 @@ def fit_plain(fitted: Fitted, options: Options, console: Console) -> Regressor:
 def _fit(model: Regressor, X: pd.DataFrame, y: pd.Series[float], console: Console, title: str) -> None:
     """Fit, with progress on a terminal; a fit that fails names the row of the file."""
     with _progress(console, title) as report, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the summary says so
-        warnings.simplefilter("ignore", IntervalWarning)  # a notice says so
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the summary reports it
+        warnings.simplefilter("ignore", NoiseLawWarning)  # doubts are printed after the results
+        warnings.simplefilter("ignore", IntervalWarning)  # a notice reports it
         try:
             model.set_params(progress=report).fit(X, y)
         except FitError as error:
@@ -85,20 +86,18 @@ def _fit(model: Regressor, X: pd.DataFrame, y: pd.Series[float], console: Consol
     model.set_params(progress=False)
 
 
-def _regressor(options: Options, choice: Choice, centre: str, weight: str | None, epsilon: float | None) -> Regressor:
-    """The model to fit. A sparse one chooses its hyperparameters by leave-one-out, whatever the weight."""
+def _regressor(options: Options, choice: Choice, weight: Weight) -> Regressor:
+    """The model to fit."""
     common: dict[str, Any] = {
-        "centre": centre,
-        "weight": weight,
-        "epsilon": epsilon,
+        "weight": weight.value,
+        "local_noise": options.local_noise,
         "mean": options.mean.value,
         "fit_rows": choice.fit_rows,
         "random_state": options.seed,
     }
     if choice.sparse:
         return SparseRCGPRegressor(n_inducing=choice.inducing, **common)
-    objective = "marginal" if weight == "constant" else "loo"
-    return RCGPRegressor(objective=objective, n_restarts=options.restarts or 0, **common)
+    return RCGPRegressor(n_restarts=options.restarts or 0, **common)
 
 
 def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
@@ -153,18 +152,14 @@ def _fit_notices(model: Regressor, y: pd.Series[float]) -> list[str]:
     """What the numbers of a fit say about the fit itself."""
     doubt = doubt_of(model.model_) if isinstance(model, SparseRCGPRegressor) else None
     notices = [] if doubt is None else [f"{doubt}; raise --inducing, or --fit-rows"]
-    if isinstance(model.fit_report_, AdaptiveReport):  # whose variances are calibrated
-        if model.fit_report_.settled:
-            return notices
-        return [
-            *notices,
-            "which rows are trusted still changed in the last round of the fit: look at those that are flagged",
-        ]
+    if model.weight == "learned":
+        return notices
+    # With a weight that was given, outliers count towards the noise.
     typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / 0.6745
     if typical < 1 / 3 and model.outliers_.any() and model.noise_variance_ > 1e-6 * float(y.var()):
         notices.append(
             f"outliers have inflated the fitted noise: errors are typically {typical:.2g} of what the model expects, "
-            "so intervals are too wide; a fit without the flagged rows narrows them"
+            "so intervals are too wide; --weight learned narrows them"
         )
     return notices
 

@@ -166,7 +166,7 @@ def _content(result: OptimisationResult) -> dict[str, Any]:
         "evaluation": result.number,
         "maximise": result.maximise,
         "evaluations": [_row(e) for e in result.evaluations],
-        "suspicious": [_row(e) for e in result.suspicious],
+        "outliers": [_row(e) for e in result.outliers],
         "failed": [_row(e) for e in result.failed],
     }
 
@@ -175,7 +175,8 @@ def _row(e: Evaluation) -> dict[str, Any]:
     row: dict[str, Any] = {"evaluation": e.number, "x": e.x, "seconds": e.seconds}
     if e.value is None:
         return {**row, "reason": e.reason}
-    return {**row, "value": e.value, "expected": e.expected, "deviation": e.deviation, "weight": e.weight}
+    predicted = {"expected": e.expected, "deviation": e.deviation}
+    return {**row, "value": e.value, **predicted, "weight": e.weight, "outlier_probability": e.outlier_probability}
 
 
 def _run(words: Sequence[str], x: dict[str, float], timeout: float | None) -> float:

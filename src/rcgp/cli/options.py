@@ -12,15 +12,13 @@ import typer
 
 __all__ = [
     "SPARSE_ABOVE",
-    "Centre",
-    "CentreOption",
     "Choice",
     "Data",
-    "Epsilon",
     "Exclude",
     "Features",
     "FitRows",
     "Inducing",
+    "LocalNoise",
     "Mean",
     "MeanOption",
     "Methods",
@@ -55,26 +53,20 @@ class Missing(StrEnum):
     error = "error"
 
 
-class Centre(StrEnum):
-    """What the weights are centred on."""
-
-    adaptive = "adaptive"
-    prior = "prior"
-
-
 class Weight(StrEnum):
-    """How trust falls with the distance from the prior mean."""
+    """How much a row counts."""
 
+    learned = "learned"
     imq = "imq"
     se = "se"
     constant = "constant"
 
 
 class Mean(StrEnum):
-    """Prior means, on which the weights are centred."""
+    """Prior means."""
 
-    constant = "constant"
     median = "median"
+    constant = "constant"
     robust_linear = "robust_linear"
     linear = "linear"
     quadratic = "quadratic"
@@ -96,24 +88,18 @@ Exclude = Annotated[
     typer.Option(metavar="A,B,C", help="Columns to leave out, such as names and identifiers.", show_default=False),
 ]
 MissingOption = Annotated[Missing, typer.Option(help="Rows that lack a value: drop them, or end with an error.")]
-CentreOption = Annotated[
-    Centre,
-    typer.Option(
-        help="Trust goes by the distance from what the other rows say, or, in the paper's method, from the prior mean."
-    ),
-]
 WeightOption = Annotated[
-    Weight | None,
+    Weight,
     typer.Option(
-        help="With --centre prior: how trust in a row falls with that distance: inverse multiquadric, squared "
-        "exponential, or not at all (constant: an ordinary GP).",
-        show_default="imq",
+        help="How much a row counts: by a noise law learned from the table; by its distance from the prior mean, as in "
+        "the paper (imq: inverse multiquadric, se: squared exponential); or all rows alike (constant: an ordinary GP)."
     ),
 ]
-Epsilon = Annotated[
-    float | None,
+LocalNoise = Annotated[
+    bool,
     typer.Option(
-        min=0.0, max=0.99, help="With --centre prior: share of rows expected to be outlying.", show_default="0.05"
+        "--local-noise/--no-local-noise",
+        help="With --weight learned: let the noise differ from place to place where the evidence grows by it.",
     ),
 ]
 MeanOption = Annotated[Mean, typer.Option(help="Prior mean.")]
@@ -121,7 +107,7 @@ Restarts = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="With --centre prior, in an exact fit: further starts of the optimiser, of which the best is kept.",
+        help="In an exact fit: further starts of the optimiser; the best is kept.",
         show_default="0",
     ),
 ]
@@ -165,9 +151,8 @@ class Options:
     features: Sequence[str] | None
     exclude: Sequence[str] | None
     missing: Missing
-    centre: Centre
-    weight: Weight | None
-    epsilon: float | None
+    weight: Weight
+    local_noise: bool
     mean: Mean
     restarts: int | None
     sparse: bool | None
@@ -178,13 +163,6 @@ class Options:
     def __post_init__(self) -> None:
         if self.sparse is not None:
             _check_kind(self, self.sparse)
-        given = {"--weight": self.weight, "--epsilon": self.epsilon, "--restarts": self.restarts}
-        chosen = [name for name, value in given.items() if value is not None]
-        if self.centre is Centre.adaptive and chosen:
-            raise typer.BadParameter(
-                "adaptive centring chooses that by itself; add --centre prior for the paper's method, or leave it out",
-                param_hint=chosen,
-            )
 
     def for_rows(self, rows: int) -> Choice:
         """What was not said, chosen for a table of so many rows.

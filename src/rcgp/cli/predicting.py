@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 
 from rcgp.cli.fitting import Regressor
-from rcgp.cli.printing import NORMAL_95
 from rcgp.estimator.saved import load_with_table
 from rcgp.saving import SavedModelError, write_whole
 from rcgp.table import Column, Encoding, Missing, TableError, encode, read_table
@@ -33,13 +32,14 @@ def predictions(model_path: Path, data_path: Path, missing: Missing) -> tuple[pd
     encoded = encode(table, encoding, missing, with_target=False)
     inputs = encoded.X if hasattr(model, "feature_names_in_") else encoded.X.to_numpy()
     mean, std = model.predict(inputs, return_std=True, include_noise=True)
+    lower, upper = model.predict_interval(inputs)
     predicted = pd.DataFrame(
         {
             "row": encoded.X.index.to_numpy(),
             "mean": mean,
             "std": std,
-            "lower": mean - NORMAL_95 * std,
-            "upper": mean + NORMAL_95 * std,
+            "lower": lower,
+            "upper": upper,
         }
     )
     return predicted, encoded.notices

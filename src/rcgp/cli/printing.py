@@ -13,27 +13,28 @@ from rich.text import Text
 
 from rcgp.cli.fitting import Fitted, Regressor
 from rcgp.estimator import SparseRCGPRegressor
+from rcgp.estimator.outliers import FLAG_RULE
+from rcgp.report.summary import rows_of
+from rcgp.weights.noise_law import SCALES
 
 __all__ = [
-    "NORMAL_95",
     "number",
+    "outliers_json",
+    "print_doubts",
     "print_notices",
     "print_rows",
     "print_summary",
+    "print_verdict",
     "printable",
-    "score_unit",
     "suspicion",
 ]
-
-#: Of a normal distribution, 95 % lie within this many standard deviations.
-NORMAL_95 = 1.959963984540054
 
 
 def suspicion(model: Regressor, y: pd.Series[float]) -> pd.DataFrame:
     """Every row with what the others predict there, the most suspicious first.
 
-    Columns: row, observed, expected, residual, score (the residual in standard deviations, on which the flag goes; of
-    which kind, :func:`score_unit` says), weight, outlier. Sorted by the size of the score.
+    Columns: row, observed, expected, residual, score (the residual in standard deviations), weight,
+    outlier_probability, outlier. Sorted by that probability and, where it is equal, by the size of the score.
     """
     observed = y.to_numpy()
     rows = pd.DataFrame(
@@ -44,16 +45,32 @@ def suspicion(model: Regressor, y: pd.Series[float]) -> pd.DataFrame:
             "residual": observed - model.loo_mean_,
             "score": model.outlier_scores_,
             "weight": model.weights_,
+            "outlier_probability": model.outlier_probability_,
             "outlier": model.outliers_,
         }
     )
-    order = np.argsort(-rows["score"].abs().to_numpy(), kind="stable")
+    order = np.lexsort((-rows["score"].abs().to_numpy(), -rows["outlier_probability"].to_numpy()))
     return rows.iloc[order].reset_index(drop=True)
 
 
-def score_unit(model: Regressor) -> str:
-    """What scores are measured in: the model's standard deviations where they are calibrated, else robust ones."""
-    return "sd" if model.centre == "adaptive" else "robust sd"
+def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
+    """Rows as :func:`suspicion` gives them, and what was learned about the noise, for machines."""
+    model = fitted.model
+    law, (of_good, of_all) = model.noise_law_, _coverage(fitted)
+    return {
+        "target": fitted.y.name,
+        "rows": rows.to_dict(orient="records"),
+        "noise_law": {
+            "scales": list(SCALES),
+            "shares": list(law.shares),
+            "outlier_share": law.outlier_share,
+        },
+        "flagged": int(model.outliers_.sum()),
+        "flag_rule": FLAG_RULE,
+        "coverage": {"not_flagged": of_good, "all": of_all},
+        "doubts": list(model.doubts_),
+        "notices": fitted.notices,
+    }
 
 
 def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
@@ -61,50 +78,81 @@ def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
     model, y = fitted.model, fitted.y
     rows = suspicion(model, y)
     error = rows["residual"].abs()
-    covered = np.abs(y.to_numpy() - model.loo_mean_) <= NORMAL_95 * model.loo_std_
-    of_all, of_good = float(covered.mean()), float(covered[~model.outliers_].mean())
-    flagged = int(rows["outlier"].sum())
     report = model.fit_report_
-    sparse, errors = [], []
-    if isinstance(model, SparseRCGPRegressor):
-        sparse = [("inducing points", f"{len(model.inducing_points_)}")]
-        typical = number(model.model_.trusted_spread)
-        errors = [("errors of trusted rows", f"{typical} of what is expected; less than 1: intervals are wide")]
+    sparse = [("inducing points", f"{len(model.inducing_points_)}")] if isinstance(model, SparseRCGPRegressor) else []
     facts = (
         ("rows used", f"{len(y)}"),
         *sparse,
         ("target", printable(y.name)),
-        ("noise", f"standard deviation {number(model.noise_variance_**0.5)}"),
+        ("noise", _noise(fitted)),
         ("leave-one-out error", f"absolute: median {number(error.median())}, mean {number(error.mean())}"),
-        (
-            "leave-one-out coverage",
-            f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all",
-        ),
-        *errors,
-        ("suspicious rows", f"{flagged} flagged"),
+        *_verdict(fitted),
         ("optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"),
     )
     _print_columns([list(fact) for fact in facts], console, right=())
     _print_lengthscales(fitted, console)
     if shown and len(rows):
         console.print("\nMost suspicious rows, predicted from all others:")
-        print_rows(rows.head(shown), console, score_unit(model))
+        print_rows(rows.head(shown), console)
 
 
-def print_rows(rows: pd.DataFrame, console: Console, unit: str) -> None:
-    """Rows as :func:`suspicion` gives them, with scores in a unit. A line each, whatever the width of the terminal."""
-    lines = [["row", "observed", "expected", "residual", f"in {unit}", "weight", "flag"]]
+def print_verdict(fitted: Fitted, console: Console) -> None:
+    """The noise law, the coverage of the intervals and the number of flagged rows, below a blank line."""
+    console.print()
+    _print_columns([list(fact) for fact in _verdict(fitted)], console, right=())
+
+
+def print_doubts(doubts: Iterable[str], console: Console) -> None:
+    """Why the noise law may be wrong, one line each, on the console for messages."""
+    for doubt in doubts:
+        console.print(Text(f"Doubt: {printable(doubt)}", style="bold yellow"), soft_wrap=True)
+
+
+def print_rows(rows: pd.DataFrame, console: Console) -> None:
+    """Rows as :func:`suspicion` gives them. A line each, whatever the width of the terminal."""
+    lines = [["row", "observed", "expected", "residual", "in sd", "weight", "outlier probability", "flag"]]
     for row in rows.itertuples(index=False):
         values: Any = row
         numbers = (values.observed, values.expected, values.residual, values.score, values.weight)
-        lines.append([str(values.row), *map(number, numbers), "outlier" if values.outlier else ""])
-    _print_columns(lines, console, right=range(6), head=True)
+        flag = "outlier" if values.outlier else ""
+        lines.append([str(values.row), *map(number, numbers), f"{values.outlier_probability:.3f}", flag])
+    _print_columns(lines, console, right=range(7), head=True)
 
 
 def print_notices(notices: Iterable[str], console: Console) -> None:
     """One line each, on the console for messages."""
     for notice in notices:
         console.print(Text(f"note: {printable(notice)}", style="yellow"), soft_wrap=True)
+
+
+def _verdict(fitted: Fitted) -> tuple[tuple[str, str], ...]:
+    """The noise law as a sentence, the coverage of the intervals, and the number of flagged rows with the rule."""
+    model = fitted.model
+    of_good, of_all = _coverage(fitted)
+    afterwards = "" if model.weight == "learned" else " It was learned after the fit and only flags rows."
+    return (
+        ("noise law", str(model.noise_law_).splitlines()[0] + afterwards),
+        (
+            "leave-one-out coverage",
+            f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all",
+        ),
+        ("suspicious rows", f"{int(model.outliers_.sum())} {FLAG_RULE}"),
+    )
+
+
+def _coverage(fitted: Fitted) -> tuple[float, float]:
+    """Share of the rows inside their 95 % leave-one-out interval by the law: of those not flagged, and of all."""
+    rows = rows_of(fitted.model, fitted.X, np.asarray(fitted.y, dtype=np.float64), tuple(fitted.y.index))
+    return float(rows.inside[~rows.flagged].mean()), float(rows.inside.mean())
+
+
+def _noise(fitted: Fitted) -> str:
+    """Standard deviation of the noise; its range where it differs from place to place."""
+    noise = fitted.model.noise_std(fitted.X)
+    low, middle, high = np.quantile(noise, [0.0, 0.5, 1.0])
+    if high <= low * (1.0 + 1e-6):
+        return f"standard deviation {number(middle)}"
+    return f"standard deviation {number(low)} to {number(high)} from place to place, median {number(middle)}"
 
 
 def _print_lengthscales(fitted: Fitted, console: Console) -> None:
@@ -139,7 +187,8 @@ def _print_columns(lines: list[list[str]], console: Console, right: Iterable[int
             for j, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         text = Text("  ".join(padded).rstrip(), style="bold" if head and i == 0 else "")
-        text.highlight_words(["outlier"], style="bold red")
+        if not (head and i == 0):
+            text.highlight_words(["outlier"], style="bold red")
         console.print(text, soft_wrap=True)
 
 

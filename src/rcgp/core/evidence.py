@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from rcgp.core.linalg import broadcast, posterior_variance, scaled_cholesky
 from rcgp.core.pseudo import PseudoData
 
-__all__ = ["log_marginal", "log_pseudo_marginal", "loss_terms"]
+__all__ = ["log_marginal", "log_pseudo_marginal", "loss_terms", "signal_evidence"]
 
 
 def log_marginal(K: Tensor, pseudo: PseudoData) -> Tensor:
@@ -36,7 +36,7 @@ def log_marginal(K: Tensor, pseudo: PseudoData) -> Tensor:
         ``...`` values. Cost n³ with the gradient; two n x n matrices besides K.
     """
     s = pseudo.root_precision
-    return _signal_evidence(K, pseudo) + s.log().sum(dim=-1) - 0.5 * s.shape[-1] * math.log(2.0 * math.pi)
+    return signal_evidence(K, pseudo) + s.log().sum(dim=-1) - 0.5 * s.shape[-1] * math.log(2.0 * math.pi)
 
 
 def log_pseudo_marginal(
@@ -59,7 +59,7 @@ def log_pseudo_marginal(
         ``...`` values. Cost as :func:`log_marginal`.
     """
     noise = noise.unsqueeze(-1) if precision is None else noise.unsqueeze(-1) / precision
-    return _signal_evidence(K, pseudo) + loss_terms(weight, slope, noise)
+    return signal_evidence(K, pseudo) + loss_terms(weight, slope, noise)
 
 
 def loss_terms(weight: Tensor, slope: Tensor, row_noise: Tensor) -> Tensor:
@@ -73,7 +73,8 @@ def loss_terms(weight: Tensor, slope: Tensor, row_noise: Tensor) -> Tensor:
     return (weight.square() + 0.5 * row_noise * (weight * slope).square()).sum(dim=-1)
 
 
-def _signal_evidence(K: Tensor, pseudo: PseudoData) -> Tensor:
+def signal_evidence(K: Tensor, pseudo: PseudoData) -> Tensor:
+    """ℓ, the part of the evidence that involves the kernel: ``...``. Cost as :func:`log_marginal`."""
     value: Tensor = _SignalEvidence.apply(*broadcast(K, pseudo.target, pseudo.root_precision))  # type: ignore[no-untyped-call]
     return value
 

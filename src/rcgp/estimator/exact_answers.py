@@ -12,13 +12,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
-from rcgp.core.loo import log_density
 from rcgp.estimator.contract import as_tensor, validated
+from rcgp.estimator.outliers import FLAGGED
 from rcgp.estimator.output import Output, lengthscales
 from rcgp.models import RCGP
 from rcgp.models.validation import check_finite
 
-__all__ = ["ExactAnswers"]
+__all__ = ["PER_ROW", "ExactAnswers"]
+
+#: What is known of each row, beside whether it is flagged.
+PER_ROW = ("weights", "outlier_scores", "outlier_probability", "loo_mean", "loo_std")
 
 Array = NDArray[np.float64]
 
@@ -29,19 +32,23 @@ class ExactAnswers:
     models_: list[RCGP]
     n_outputs_: int
     n_features_in_: int
+    outlier_probability_: Array
 
     def _keep(self, outputs: Sequence[Output]) -> None:
         """What was fitted, as attributes; one output without the last dimension."""
         self.n_outputs_ = len(outputs)
         self.models_ = [output.model for output in outputs]
-        for name in ("weights", "outlier_scores", "outliers", "loo_mean", "loo_std"):
+        for name in PER_ROW:
             setattr(self, f"{name}_", self._columns([getattr(output, name) for output in outputs]))
+        self.outliers_ = self.outlier_probability_ > FLAGGED
+        self.noise_law_ = self._one([output.law for output in outputs])
+        self.doubts_ = self._one([output.doubts for output in outputs])
         self.noise_variance_ = self._one([model.noise.item() for model in self.models_])
         self.kernel_ = self._one([model.kernel for model in self.models_])
         self.lengthscales_ = self._one([lengthscales(model.kernel, self.n_features_in_) for model in self.models_])
         reports = [output.report for output in outputs]
         self.fit_report_ = self._one(reports)
-        self.n_iter_ = self._one([0 if report is None else report.iterations for report in reports])
+        self.n_iter_ = self._one([report.iterations for report in reports])
 
     def predict(
         self,
@@ -61,8 +68,9 @@ class ExactAnswers:
         return_cov : bool, default=False
             Return the covariance matrix as well.
         include_noise : bool, default=False
-            Of new observations: the noise variance is added to each variance. Otherwise they are those of the function.
-            With sample weights it is the noise of a row of weight 1: with all weights times 10 it is 10 times as large.
+            Of new observations that are no outliers: the variance of the noise law there is added to each variance.
+            Otherwise they are those of the function. Intervals are better taken from :meth:`predict_interval`. With
+            sample weights it is the noise of a row of weight 1: with all weights times 10 it is 10 times as large.
 
         Returns
         -------
@@ -123,15 +131,91 @@ class ExactAnswers:
         Returns
         -------
         density : ndarray of the shape of the predictions
-            log N(y; mean, std²) of each; their negative mean is the NLPD.
+            Log density of each under the noise law, as an observation that is no outlier; their negative mean is the
+            NLPD.
         """
-        mean, std = self.predict(X, return_std=True, include_noise=True)
+        predictions = self._predictions(X)
+        mean = self._columns([part[0] for part in predictions])
         observed = np.asarray(y, dtype=np.float64)
         observed = column_or_1d(observed) if mean.ndim == 1 else observed
         if observed.shape != mean.shape:
             raise ValueError(f"y must have the shape {mean.shape} of the predictions, got {observed.shape}")
         self._finite(observed, "y")
-        return log_density(torch.from_numpy(observed - mean), torch.from_numpy(std).square()).numpy()
+        deviations = torch.from_numpy(observed - mean).reshape(len(observed), -1).T
+        parts = [
+            model.noise_law.log_density(deviation, variance, noise)
+            for model, deviation, (_, variance, noise) in zip(self.models_, deviations, predictions, strict=True)
+        ]
+        return self._columns(parts)
+
+    def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
+        """Quantiles of new observations that are no outliers, by the noise law.
+
+        Parameters
+        ----------
+        X : array-like of shape (r, d)
+            Inputs.
+        q : float or array-like of shape (k,)
+            Probabilities in (0, 1).
+
+        Returns
+        -------
+        quantiles : ndarray of shape (r,) or (r, n_outputs), with a further axis of length k if ``q`` is an array
+        """
+        levels = np.asarray(q, dtype=np.float64)
+        if levels.ndim > 1 or not bool(((levels > 0.0) & (levels < 1.0)).all()):
+            raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
+        wanted, parts = torch.from_numpy(np.atleast_1d(levels)), []
+        for model, (mean, variance, noise) in zip(self.models_, self._predictions(X), strict=True):
+            deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
+            parts.append(mean.unsqueeze(-1) + deviation)
+        quantiles = (parts[0] if self.n_outputs_ == 1 else torch.stack(parts, dim=1)).numpy()
+        return quantiles[..., 0] if levels.ndim == 0 else quantiles
+
+    def predict_interval(self, X: ArrayLike, coverage: float = 0.95) -> tuple[Array, Array]:
+        """The central interval that holds a new observation, if it is no outlier, with a probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs.
+        coverage : float, default=0.95
+            The probability, in (0, 1).
+
+        Returns
+        -------
+        lower, upper : ndarrays of shape (q,) or (q, n_outputs)
+        """
+        if not (isinstance(coverage, int | float | np.floating) and 0.0 < float(coverage) < 1.0):
+            raise ValueError(f"coverage must be a probability in (0, 1), got {coverage!r}")
+        tail = 0.5 * (1.0 - float(coverage))
+        quantiles = self.predict_quantiles(X, [tail, 1.0 - tail])
+        return quantiles[..., 0], quantiles[..., 1]
+
+    def noise_std(self, X: ArrayLike) -> Array:
+        """Standard deviation of the noise of good observations at inputs, by the noise law.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs.
+
+        Returns
+        -------
+        std : ndarray of shape (q,) or (q, n_outputs)
+            The same everywhere unless the fit found that noise differs from place to place.
+        """
+        inputs = self._inputs(X)
+        return self._columns([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self.models_])
+
+    def _predictions(self, X: ArrayLike) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Mean and variance of f, and the squared scale of the noise law, of each output."""
+        inputs, parts = self._inputs(X), []
+        with torch.no_grad():
+            for model in self.models_:
+                posterior = model.posterior(inputs)
+                parts.append((posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(inputs)))
+        return parts
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "models_")

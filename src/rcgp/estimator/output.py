@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -16,15 +17,16 @@ from torch import Tensor
 
 from rcgp.estimator.inputs import FarInput, absurd, far_input
 from rcgp.estimator.kernels import Noise, translate
-from rcgp.estimator.outliers import flagged, outlier_scores
+from rcgp.estimator.outliers import NoiseLawWarning, outlier_scores
 from rcgp.estimator.parameters import Recipe
 from rcgp.models import RCGP
 from rcgp.models.constraints import Between, above
 from rcgp.models.defaults import add_weak_priors, default_kernel, in_units, robust_spread
 from rcgp.models.far_inputs import bears_far_inputs
 from rcgp.models.means import build_mean
-from rcgp.training import AdaptiveReport, FitError, FitReport, centre_on, fit, fit_adaptive
-from rcgp.weights import Plateau, WeightFunction
+from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust, weigh_by_law
+from rcgp.training.judgement import judge_rows
+from rcgp.weights import Constant, LawWeight, NoiseLaw
 
 __all__ = ["Output", "fit_output", "lengthscales"]
 
@@ -34,12 +36,14 @@ class Output:
     """A fitted model and what it says of each of the ``n`` rows."""
 
     model: RCGP
-    report: FitReport | None
+    report: FitReport
+    law: NoiseLaw
+    doubts: tuple[str, ...]
     weights: Tensor
     loo_mean: Tensor
     loo_std: Tensor
     outlier_scores: Tensor
-    outliers: Tensor
+    outlier_probability: Tensor
 
 
 def fit_output(
@@ -69,31 +73,31 @@ def fit_output(
     if how.fit_rows is not None and how.fit_rows < len(y_used):
         sample = torch.from_numpy(np.sort(random.choice(len(y_used), how.fit_rows, replace=False)))
     model = build_model(how, X_used[sample], y_used[sample], None if precision is None else precision[sample])
-    report: FitReport | None = None
-    if how.objective is not None:
-        try:
-            report = _choose(how, model, random)
-        except FitError as error:  # which knows the rows of the model only
-            far = None if absurd(model.train_y) else far_input(model.train_X)  # then the inputs are not to blame
-            told = error if far is None else FitError("the inputs do not allow a fit", far.row, _advice(far, names))
-            raise FitError(told.reason, int(used.nonzero()[sample[told.row]]), told.clue) from error
-        if not report.converged:
-            warnings.warn(
-                f"the fit did not converge in {report.iterations} iterations: {report.message}",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+    try:
+        report = _choose(how, model, random)
+    except FitError as error:  # which knows the rows of the model only
+        far = None if absurd(model.train_y) else far_input(model.train_X)  # then the inputs are not to blame
+        told = error if far is None else FitError("the inputs do not allow a fit", far.row, _advice(far, names))
+        raise FitError(told.reason, int(used.nonzero()[sample[told.row]]), told.clue) from error
+    if not report.converged:
+        warnings.warn(
+            f"the fit did not converge in {report.iterations} iterations: {report.message}",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
     if len(sample) < len(y_used):
         _take_all_rows(model, how, X_used, y_used, precision, report)
-        if report is not None:
-            report = replace(report, hyperparameters=model.listed_hyperparameters())
+        report = replace(report, hyperparameters=model.listed_hyperparameters())
     if not bears_far_inputs(model.kernel) and (far := far_input(X_used)) is not None:
         warnings.warn(
             f"look at row {int(used.nonzero()[far.row])}, {_advice(far, names)}: with this kernel it may spoil all "
             "predictions",
             stacklevel=5,
         )
-    return _diagnosed(model, report, X, y, used, len(sample))
+    output = _diagnosed(model, report, X, y, used)
+    for doubt in output.doubts:
+        warnings.warn(doubt, NoiseLawWarning, stacklevel=5)
+    return output
 
 
 def _advice(far: FarInput, names: Sequence[str] | None) -> str:
@@ -103,11 +107,16 @@ def _advice(far: FarInput, names: Sequence[str] | None) -> str:
 
 
 def _choose(how: Recipe, model: RCGP, random: np.random.RandomState) -> FitReport:
-    """Fit the hyperparameters, and the weights where they adapt."""
-    if how.adaptive:
-        return fit_adaptive(model, max_iterations=how.max_iterations, progress=how.progress)
-    seed = int(random.randint(2**31 - 1))
-    return fit(model, how.objective or "loo", how.restarts, how.max_iterations, seed, how.progress)
+    """Fit the hyperparameters, and the noise law where it is learned."""
+    options: dict[str, Any] = {
+        "restarts": how.restarts,
+        "max_iterations": how.max_iterations,
+        "seed": int(random.randint(2**31 - 1)),
+        "progress": how.progress,
+    }
+    if how.make_weight is None:
+        return fit_robust(model, local_noise=how.local_noise, **options)
+    return fit(model, "marginal" if model.weight.constant_in_y else "loo", **options)
 
 
 def build_model(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:
@@ -121,7 +130,8 @@ def build_model(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> 
     elif not how.normalize:
         kernel = default_kernel(X.new_ones(X.shape[1]), 1.0)
     mean = copy.deepcopy(how.mean) if isinstance(how.mean, gpytorch.means.Mean) else how.mean
-    model = RCGP(X, y, kernel=kernel, mean=mean, weight=how.make_weight(), sample_weight=precision)
+    weight = Constant() if how.make_weight is None else how.make_weight()
+    model = RCGP(X, y, kernel=kernel, mean=mean, weight=weight, sample_weight=precision)
     unit = 1.0
     if how.normalize and how.kernel is not None:
         with torch.no_grad():
@@ -141,47 +151,48 @@ def _set_noise(model: RCGP, noise: Noise) -> None:
         model.raw_noise.fill_(np.log(noise.variance))
 
 
-def _take_all_rows(
-    model: RCGP, how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, report: FitReport | None
-) -> None:
+def _take_all_rows(model: RCGP, how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None, report: FitReport) -> None:
     """Give a model that was fitted to a sample of the rows all of them.
 
-    What the objective does not choose but the data decide (a named mean, the threshold's quantile, adaptive centres)
-    then follows all rows.
+    What the objective does not choose but the data decide (a named mean, the threshold's quantile, weights by the noise
+    law) then follows all rows.
     """
-    with torch.no_grad():
-        expected = model.posterior(X, observation_noise=True)
     model.train_X, model.train_y, model.sample_weight = X, y, precision
     if not isinstance(how.mean, gpytorch.means.Mean):
         model.mean = build_mean(how.mean, X, y).to(X)
-    if isinstance(report, AdaptiveReport):
-        centre_on(model, expected.mean, expected.stddev, report.reach)
+    if isinstance(report, RobustReport):
+        weigh_by_law(model, report.law)
 
 
-def _diagnosed(model: RCGP, report: FitReport | None, X: Tensor, y: Tensor, used: Tensor, fitted: int) -> Output:
-    """Weights and leave-one-out predictions of the rows in the model, their counterparts for those left out.
+def _diagnosed(model: RCGP, report: FitReport, X: Tensor, y: Tensor, used: Tensor) -> Output:
+    """Weights, leave-one-out predictions and flags of the rows in the model, their counterparts for those left out.
 
-    How far out a row is flagged depends on how many rows the noise was fitted to.
+    The rows are flagged by the law that was learned; for a weight that was given, by a law that is learned from the
+    leave-one-out predictions afterwards, which changes neither weights nor predictions.
     """
-    weights, mean, variance = torch.empty_like(y), torch.empty_like(y), torch.empty_like(y)
+    weights, mean, variance, probability = (torch.empty_like(y) for _ in range(4))
+    rows = judge_rows(model, learn=not isinstance(report, RobustReport))
     loo = model.leave_one_out()
     weights[used], mean[used], variance[used] = model.weights(), loo.mean, loo.variance
+    probability[used] = rows.outlier_probability
     left_out = ~used
     if bool(left_out.any()):
         with torch.no_grad():
-            prediction = model.posterior(X[left_out], observation_noise=True)
-            mean[left_out], variance[left_out] = prediction.mean, prediction.variance
-            residual = y[left_out] - model.mean(X[left_out])
-            if isinstance(report, AdaptiveReport):
-                centre = prediction.mean - model.mean(X[left_out])
-                weight: WeightFunction = Plateau(centre, report.reach * prediction.stddev)
-            else:
-                weight = model.weight.frozen(model.residual())
-            weights[left_out] = weight(residual, X[left_out], model.noise).clamp_min(torch.finfo(y.dtype).tiny)
+            x = X[left_out]
+            prior = model.mean(x)
+            prediction = model.posterior(x)
+            # A normal law knows no outliers, but is no evidence that rows it has not seen are none.
+            law = judge_rows(model, learn=True) if rows.law.is_normal else rows
+            unseen = law.law_weight(model, prediction.mean - prior, prediction.variance, x)
+            residual = y[left_out] - prior
+            probability[left_out] = unseen.responsibilities(residual, law.noise).outlier
+            weight = unseen if isinstance(model.weight, LawWeight) else model.weight.frozen(model.residual())
+            weights[left_out] = weight(residual, x, model.noise).clamp_min(torch.finfo(y.dtype).tiny)
+            observed = model.posterior(x, observation_noise=True)
+            mean[left_out], variance[left_out] = observed.mean, observed.variance
     std = variance.sqrt()
-    adaptive = isinstance(report, AdaptiveReport)
-    scores = outlier_scores(y, mean, std, used, adaptive)
-    return Output(model, report, weights, mean, std, scores, flagged(scores, weights, adaptive, fitted))
+    scores = outlier_scores(y, mean, std)
+    return Output(model, report, rows.law, rows.doubts, weights, mean, std, scores, probability)
 
 
 def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:

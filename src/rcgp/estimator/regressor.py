@@ -27,10 +27,10 @@ __all__ = ["RCGPRegressor"]
 class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian process regression that outliers cannot break.
 
-    The robust and conjugate GP of Altamirano, Briol and Knoblauch (2024): the posterior of an ordinary GP in closed
-    form, but each observation counts with a weight that vanishes for outlying values. What is outlying is found out
-    from the other observations; ``centre="prior"`` is the paper's own method. It takes the place of scikit-learn's
-    ``GaussianProcessRegressor``; with ``centre="prior", weight="constant", objective="marginal"`` it is one.
+    A Gaussian process that learns how the noise of a table is distributed: normal, heavy-tailed, with outliers. From
+    that noise law follows the weight of each observation, and with the weights the posterior has the closed form of the
+    robust and conjugate GP of Altamirano, Briol and Knoblauch (2024). Where the noise is normal it is the ordinary GP.
+    It takes the place of scikit-learn's ``GaussianProcessRegressor``.
 
     Parameters
     ----------
@@ -41,32 +41,23 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
         bounds; a WhiteKernel says where the noise variance starts and whether it is fixed. Without one it is fitted all
         the same. The kernel given is copied, not changed.
 
-    mean : str, callable or GPyTorch mean, default="constant"
-        Prior mean, on which ``centre="prior"`` centres the weights. ``"constant"`` is the median of y, or its sample
-        mean (the paper's choice, which outliers move) with ``centre="prior", normalize=False``; ``"zero"``,
-        ``"median"``, ``"linear"``, ``"quadratic"`` (least squares), ``"robust_linear"`` (Huber), a function from an
-        ``n x d`` tensor to ``n`` values, or a GPyTorch ``Mean``, which is then trained.
+    mean : str, callable or GPyTorch mean, default="median"
+        Prior mean: ``"median"`` of y, ``"zero"``, ``"constant"`` (the sample mean, which outliers move), ``"linear"``,
+        ``"quadratic"`` (least squares), ``"robust_linear"`` (Huber), a function from an ``n x d`` tensor to ``n``
+        values, or a GPyTorch ``Mean``, which is then trained.
 
-    weight : {"imq", "se", "constant"} or weight function of rcgp.weights, default=None
-        How trust in an observation falls with its distance from the prior mean: inverse multiquadric (what ``None`` is
-        with ``centre="prior"``), squared exponential, or not at all (the ordinary GP). For ``centre="prior"``.
+    weight : {"learned", "imq", "se", "constant"} or weight function of rcgp.weights, default="learned"
+        How much an observation counts. ``"learned"`` follows the noise law, which is learned along with the
+        hyperparameters by the evidence. ``"imq"`` is the paper's method: the inverse multiquadric of the distance from
+        the prior mean with the threshold's quantile at 95 %, hyperparameters by leave-one-out;
+        ``InverseMultiquadric(epsilon=0.1)`` has another quantile. ``"se"`` is the squared exponential. ``"constant"``
+        is the ordinary GP, by the evidence.
 
-    centre : {"adaptive", "prior"}, default="adaptive"
-        What the weights are centred on. ``"adaptive"`` is what the other rows predict: who is trusted, by which
-        threshold, and the hyperparameters are found together, so that setting ``weight``, ``epsilon``, ``objective``
-        or ``n_restarts`` is an error. ``"prior"`` is the prior mean, the paper's method.
-
-    epsilon : float or None, default=None
-        Share of observations expected to be outlying: the weights' threshold is the (1 − epsilon)-quantile of the
-        distances from the prior mean. ``None`` is 0.05. For ``centre="prior"`` with ``weight="imq"`` or ``"se"``.
-
-    objective : {"loo", "marginal", "pseudo_marginal"}, callable or None, default="loo"
-        What the hyperparameters maximise: the leave-one-out predictive density, the marginal likelihood (for
-        ``weight="constant"``), or a function from an ``rcgp.RCGP`` to a scalar. ``None`` keeps the starting values.
-        All but ``"loo"`` for ``centre="prior"``.
+    local_noise : bool, default=True
+        Let the noise differ from place to place where the evidence grows by it. For ``weight="learned"``.
 
     n_restarts : int, default=0
-        Further starts of the optimiser at random hyperparameters; the best end is kept. For ``centre="prior"``.
+        Further starts of the optimiser at random hyperparameters; the best end is kept.
 
     normalize : bool, default=True
         Take units from the data, by rules that outliers cannot wreck: y has the median absolute deviation from its
@@ -83,9 +74,8 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
         Limit on the iterations of each start of the optimiser.
 
     fit_rows : int or None, default=None
-        Choose the hyperparameters on a random sample of this many rows; the posterior uses all rows. For thousands of
-        rows: an evaluation of the objective costs O(rows³). Adaptive centring then renews its centres for all rows,
-        with the sample's hyperparameters, calibration and threshold.
+        Choose hyperparameters and noise law on a random sample of this many rows; the posterior uses all rows, each
+        weighed by the law. For thousands of rows: an evaluation of the objective costs O(rows³).
 
     progress : bool or callable, default=False
         ``True`` shows the progress of the optimiser on standard error; or a function called with the number of
@@ -96,26 +86,29 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
 
     Attributes
     ----------
+    noise_law_ : NoiseLaw, or list of them
+        How the noise is distributed: share of each scale, and of outliers; ``print`` shows it. For a weight that was
+        given the law is learned from the leave-one-out predictions afterwards, and only flags rows.
     weights_ : ndarray of shape (n,) or (n, n_outputs)
-        Weight of each row, in (0, 1]: small for rows far from the centre.
-    outlier_scores_ : ndarray, same shape
-        How far each row lies from what all other rows predict there: ``t = (y − loo_mean_) / loo_std_``. With
-        ``centre="prior"`` in robust standard deviations, t/τ with ``τ = median|t| / 0.6745``.
+        Weight of each row: 1 counts in full, near 0 is an outlier. Above 1 where noise is locally small.
+    outlier_probability_ : ndarray, same shape
+        Probability that each row is an outlier, by the noise law.
     outliers_ : ndarray of bool, same shape
-        Rows that adaptive centring does not trust, and whose score is beyond ±5. With ``centre="prior"`` rows whose
-        score is beyond ±3.5; of normal observations about one in two thousand is. A few rows do not know their own
-        standard deviation, so in small tables both limits are those quantiles of Student's t that have the same tail,
-        with n − 2 degrees of freedom, or 2(n − 2): 14 for 10 rows, 7.5 for 20, 5.8 for 50; and 4.4, 3.9, 3.6.
+        Rows that are more likely outliers than not: probability above one half.
+    outlier_scores_ : ndarray, same shape
+        How far each row lies from what all other rows predict there: ``(y − loo_mean_) / loo_std_``.
     loo_mean_, loo_std_ : ndarray, same shape
         Leave-one-out prediction of each row from all others, noise included.
+    doubts_ : tuple of str, or list of them
+        Why the noise law may be wrong, a sentence each; each is also a ``NoiseLawWarning``.
     noise_variance_ : float, or ndarray of shape (n_outputs,)
-        Fitted noise variance σ².
+        Fitted noise variance σ², the squared unit of the noise law; :meth:`noise_std` is the standard deviation.
     kernel_ : GPyTorch kernel, or list of them
         Fitted kernel, in the units of X and y.
     lengthscales_ : ndarray of shape (d,), or list of them
         Fitted lengthscale of each feature, in its units; infinite for one that the kernel ignores. For a sum or product
         of several kernels with lengthscales one row for each, in their order.
-    fit_report_ : AdaptiveReport or FitReport, list of them, or None
+    fit_report_ : RobustReport or FitReport, or list of them
         How the fit went; ``print`` shows it.
     n_iter_ : int, or list of them
         Iterations of the optimiser in the start that was kept.
@@ -150,11 +143,9 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
     def __init__(
         self,
         kernel: Any = None,
-        mean: Any = "constant",
-        weight: Any = None,
-        centre: str = "adaptive",
-        epsilon: float | None = None,
-        objective: Any = "loo",
+        mean: Any = "median",
+        weight: Any = "learned",
+        local_noise: bool = True,
         n_restarts: int = 0,
         normalize: bool = True,
         priors: str | None = "weak",
@@ -166,9 +157,7 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
         self.kernel = kernel
         self.mean = mean
         self.weight = weight
-        self.centre = centre
-        self.epsilon = epsilon
-        self.objective = objective
+        self.local_noise = local_noise
         self.n_restarts = n_restarts
         self.normalize = normalize
         self.priors = priors

@@ -60,8 +60,8 @@ def save(
         table: how the training table became numbers, for those who predict from tables.
 
     Raises:
-        SavedModelError: naming the part that cannot be saved because it is code (a function as mean or objective, a
-            kernel or weight class of one's own), or why the file cannot be written. Nothing is written then.
+        SavedModelError: naming the part that cannot be saved because it is code (a function as mean, a kernel or
+            weight class of one's own), or why the file cannot be written. Nothing is written then.
     """
     if not estimator.__sklearn_is_fitted__():
         raise SavedModelError("the model is not fitted yet: call fit before save")
@@ -105,7 +105,7 @@ def load(path: str | os.PathLike[str]) -> RCGPRegressor | SparseRCGPRegressor:
         The fitted estimator.
 
     Raises:
-        SavedModelError: for a file that is missing, damaged, of another program or of a newer version.
+        SavedModelError: for a file that is missing, damaged, of another program or of another version.
     """
     estimator: RCGPRegressor | SparseRCGPRegressor = load_with_table(path)[0]
     return estimator

@@ -13,19 +13,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rcgp.estimator.exact_answers import PER_ROW
 from rcgp.estimator.output import Output
 from rcgp.estimator.parameters import recipe
 from rcgp.estimator.regressor import RCGPRegressor
-from rcgp.estimator.saved_parts import check_per_row, describe_report, rebuild_part, rebuild_report, under
+from rcgp.estimator.saved_parts import (
+    check_local,
+    check_per_row,
+    describe_law,
+    describe_local,
+    describe_report,
+    rebuild_law,
+    rebuild_local,
+    rebuild_part,
+    rebuild_report,
+    under,
+)
 from rcgp.models import RCGP
 from rcgp.saving import SavedModelError, describe
 from rcgp.saving.attachments import build_constraint, build_prior, describe_constraint, describe_prior
-from rcgp.weights import Constant, WeightFunction
+from rcgp.weights import Constant, LawWeight, WeightFunction
 
 __all__ = ["check_exact", "describe_exact", "rebuild_exact"]
 
 _PARTS = {"kernel": gpytorch.kernels.Kernel, "mean": gpytorch.means.Mean, "weight": WeightFunction}
-_PER_ROW = ("weights", "outlier_scores", "outliers", "loo_mean", "loo_std")
 
 
 def describe_exact(estimator: RCGPRegressor, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -50,7 +61,18 @@ def check_exact(estimator: RCGPRegressor) -> None:
             raise SavedModelError("its data do not fit together")
         if not all(bool(value.isfinite().all()) for value in (model.noise, *model.parameters())):
             raise SavedModelError("a hyperparameter is not a finite number")
-    check_per_row(estimator, _PER_ROW, rows)
+        if isinstance(model.weight, LawWeight):
+            _check_law_weight(model.weight, len(model.train_y))
+        check_local(model.local_noise, estimator.n_features_in_)
+    check_per_row(estimator, PER_ROW, rows)
+
+
+def _check_law_weight(weight: LawWeight, rows: int) -> None:
+    """Refuse leave-one-out moments and factors that no fit gives."""
+    parts = (weight.mean, weight.variance, weight.local, weight.relative)
+    sound = all(part.shape == (rows,) and bool(part.isfinite().all()) for part in parts)
+    if not sound or not all(bool((part > 0).all()) for part in (weight.local, weight.relative)):
+        raise SavedModelError("its weights are not what a fit gives")
 
 
 def _describe_output(estimator: RCGPRegressor, index: int, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -59,7 +81,7 @@ def _describe_output(estimator: RCGPRegressor, index: int, tensors: dict[str, Te
     held: dict[str, Tensor] = {"train_X": model.train_X, "train_y": model.train_y, "raw_noise": model.raw_noise}
     if model.sample_weight is not None:
         held["sample_weight"] = model.sample_weight
-    for name in _PER_ROW:
+    for name in PER_ROW:
         column = getattr(estimator, f"{name}_")
         held[name] = torch.from_numpy(np.ascontiguousarray(column if estimator.n_outputs_ == 1 else column[:, index]))
     parts = {}
@@ -72,14 +94,20 @@ def _describe_output(estimator: RCGPRegressor, index: int, tensors: dict[str, Te
     if "noise_prior" in model._priors:
         prior, inner = describe_prior(model, "noise_prior", "the noise")
         held.update({f"noise_prior.{key}": tensor for key, tensor in inner.items()})
+    parts.update(describe_local(model.local_noise, held))
     tensors.update({f"{place}.{key}": tensor for key, tensor in held.items()})
+    law, doubts = (
+        value if estimator.n_outputs_ == 1 else value[index] for value in (estimator.noise_law_, estimator.doubts_)
+    )
     report = estimator.fit_report_ if estimator.n_outputs_ == 1 else estimator.fit_report_[index]
     return {
         **parts,
         "noise_constraint": constraint,
         "noise_prior": prior,
         "noise_is_fitted": model.raw_noise.requires_grad,
-        "report": None if report is None else describe_report(report),
+        "report": describe_report(report),
+        "law": describe_law(law),
+        "doubts": list(doubts),
     }
 
 
@@ -103,5 +131,11 @@ def _rebuild_output(description: dict[str, Any], tensors: dict[str, Tensor]) -> 
     model.raw_noise.requires_grad_(description["noise_is_fitted"])
     if description["noise_prior"] is not None:
         build_prior(model, "noise_prior", description["noise_prior"], prior.pop, "the noise")
-    report = None if description["report"] is None else rebuild_report(description["report"])
-    return Output(model, report, **{name: tensors[name] for name in _PER_ROW})
+    model.local_noise = rebuild_local(description, tensors)
+    return Output(
+        model,
+        rebuild_report(description["report"]),
+        rebuild_law(description["law"]),
+        tuple(str(doubt) for doubt in description["doubts"]),
+        **{name: tensors[name] for name in PER_ROW},
+    )

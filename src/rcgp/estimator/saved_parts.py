@@ -7,26 +7,38 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+import gpytorch
 import numpy as np
 import sklearn.gaussian_process.kernels as sk
+import torch
 from torch import Tensor, nn
 
 from rcgp.estimator.kernels import known_kernels
+from rcgp.models.local_noise import POWERS, LocalNoise
 from rcgp.saving import SavedModelError, describe, rebuild
-from rcgp.training import AdaptiveReport, FitReport, Round
-from rcgp.training.tails import Tail
+from rcgp.training import FitReport, RobustReport, Round
+from rcgp.weights import NoiseLaw
+from rcgp.weights.noise_law import SCALES
 
 __all__ = [
+    "check_local",
     "check_names",
     "check_per_row",
+    "describe_law",
+    "describe_local",
     "describe_report",
     "describe_value",
+    "rebuild_law",
+    "rebuild_local",
     "rebuild_part",
     "rebuild_report",
     "rebuild_value",
     "under",
     "with_text",
 ]
+
+# Tensors of a local noise.
+_LOCAL = ("X", "squares", "counts")
 
 
 def check_names(estimator: Any) -> None:
@@ -42,8 +54,7 @@ def check_per_row(estimator: Any, names: tuple[str, ...], rows: int) -> None:
     """Refuse attributes that do not say something of each row."""
     for name in names:
         column = getattr(estimator, f"{name}_")
-        kind = "b" if name == "outliers" else "f"
-        if column.shape[0] != rows or column.dtype.kind != kind:
+        if column.shape[0] != rows or column.dtype.kind != "f":
             raise SavedModelError(f"its {name} are not what a fit gives")
 
 
@@ -145,10 +156,65 @@ def rebuild_report(fields: dict[str, Any]) -> FitReport:
     }
     if "rounds" not in fields:
         return FitReport(**values)
-    values["rounds"] = tuple(Round(**{**part, "score": float(part["score"])}) for part in fields["rounds"])
-    values["reach"] = float(fields["reach"])
-    values["tail"] = Tail(**{key: float(value) for key, value in fields["tail"].items()})
-    return AdaptiveReport(**values)
+    numbers = ("evidence", "kept")
+    values["rounds"] = tuple(
+        Round(**{**part, **{name: float(part[name]) for name in numbers}}) for part in fields["rounds"]
+    )
+    values["law"] = rebuild_law(fields["law"])
+    for name in ("value", "evidence", "normal_evidence"):
+        values[name] = float(fields[name])
+    return RobustReport(**values)
+
+
+def describe_law(law: NoiseLaw) -> dict[str, Any]:
+    """A noise law as JSON."""
+    fields: dict[str, Any] = with_text(dataclasses.asdict(law))
+    return fields
+
+
+def rebuild_law(fields: dict[str, Any]) -> NoiseLaw:
+    """A noise law from JSON, if it is one."""
+    law = NoiseLaw(
+        tuple(float(share) for share in fields["shares"]), float(fields["outlier_share"]), float(fields["width"])
+    )
+    shares = (*law.shares, law.outlier_share)
+    if len(shares) != len(SCALES) + 1 or min(shares) < 0.0 or not abs(sum(shares) - 1.0) < 1e-6 or not law.width > 0.0:
+        raise SavedModelError("its noise law is none")
+    return law
+
+
+def describe_local(local: LocalNoise | None, held: dict[str, Tensor]) -> dict[str, Any]:
+    """Noise that differs from place to place, as JSON; its tensors go among the others."""
+    if local is None:
+        return {}
+    kernel, inner = describe(local.kernel)
+    held.update({f"local_kernel.{key}": tensor for key, tensor in inner.items()})
+    held.update({f"local.{name}": getattr(local, name) for name in _LOCAL})
+    return {"local_kernel": kernel, "local_power": local.power}
+
+
+def rebuild_local(description: dict[str, Any], tensors: dict[str, Tensor]) -> LocalNoise | None:
+    """Noise that differs from place to place, where a description has it."""
+    if "local_kernel" not in description:
+        return None
+    kernel = rebuild_part("local_kernel", gpytorch.kernels.Kernel, description, tensors)
+    inputs, squares, counts = (tensors[f"local.{name}"] for name in _LOCAL)
+    return LocalNoise.of(kernel, inputs, squares, counts, float(description["local_power"]))
+
+
+def check_local(local: LocalNoise | None, d: int) -> None:
+    """Refuse a local noise that no fit gives, in ``d`` inputs."""
+    if local is None:
+        return
+    n = len(local.counts)
+    shapes = [
+        tensor.shape == shape for tensor, shape in ((local.X, (n, d)), (local.squares, (n,)), (local.counts, (n,)))
+    ]
+    numbers = (local.X, local.squares, local.counts, *local.kernel.parameters())
+    finite = [value.dtype == torch.float64 and bool(value.isfinite().all()) for value in numbers]
+    positive = [bool((part >= 0).all()) for part in (local.squares, local.counts)]
+    if local.power not in POWERS or not all([*shapes, *finite, *positive]):
+        raise SavedModelError("its local noise is none")
 
 
 def under(place: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

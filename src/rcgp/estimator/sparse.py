@@ -23,9 +23,10 @@ from torch import Tensor
 from rcgp.chunks import engine_for
 from rcgp.estimator.contract import all_or_nothing, as_tensor
 from rcgp.estimator.intervals import IntervalWarning, doubt_of
+from rcgp.estimator.outliers import NoiseLawWarning
 from rcgp.estimator.output import build_model
 from rcgp.estimator.parameters import Recipe, one_of, recipe, whole
-from rcgp.estimator.row_answers import Tell
+from rcgp.estimator.row_answers import DiagnoseRows
 from rcgp.estimator.row_sources import is_table, pieces_of, table_of
 from rcgp.estimator.sparse_answers import SparseAnswers
 from rcgp.models.inducing import SELECTIONS
@@ -39,8 +40,8 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
     """Gaussian process regression that outliers cannot break, for many rows.
 
     As :class:`RCGPRegressor`, through ``n_inducing`` points instead of all rows: O(n m²) instead of O(n³), in a few
-    passes over rows that need not fit in memory. Hyperparameters are chosen on a sample of ``fit_rows`` rows by an
-    exact model; all rows then have their say in the posterior, each with its weight.
+    passes over rows that need not fit in memory. Hyperparameters and local noise are chosen on a sample of
+    ``fit_rows`` rows by an exact model. The noise law, the weights and the posterior are those of all rows.
 
     Parameters
     ----------
@@ -50,20 +51,17 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
     kernel : kernel of GPyTorch or scikit-learn, default=None
         As for :class:`RCGPRegressor`.
 
-    mean : str, callable or GPyTorch mean, default="constant"
-        As for :class:`RCGPRegressor`, from the sample of ``fit_rows`` rows. ``"constant"`` is the median of y.
+    mean : str, callable or GPyTorch mean, default="median"
+        As for :class:`RCGPRegressor`, from the sample of ``fit_rows`` rows.
 
-    centre : {"adaptive", "prior"}, default="adaptive"
-        What the weights are centred on. ``"adaptive"`` is what the other rows predict: first those of the sample, then
-        all. ``"prior"`` is the prior mean, the paper's method.
+    weight : {"learned", "imq", "se", "constant"} or weight function of rcgp.weights, default="learned"
+        ``"learned"`` learns the noise law and takes the weights from it: see :class:`RCGPRegressor`. The others are
+        functions of the distance from the prior mean, the paper's method: ``"imq"`` and ``"se"`` have a threshold at
+        the 95 % quantile of the distances of all rows (``InverseMultiquadric(epsilon=...)`` for another one), exactly;
+        ``"constant"`` is an ordinary sparse GP.
 
-    weight : {"imq", "se", "constant"} or weight function of rcgp.weights, default=None
-        How trust falls with the distance from the prior mean. For ``centre="prior"``.
-
-    epsilon : float or None, default=None
-        Share of observations expected to be outlying: the weights' threshold is the (1 − epsilon)-quantile of the
-        distances of all rows from the prior mean, exactly. ``None`` is 0.05. For ``centre="prior"`` with
-        ``weight="imq"`` or ``"se"``.
+    local_noise : bool, default=True
+        Let the noise differ from place to place, where the sample shows that it does. For ``weight="learned"``.
 
     priors : {"weak"} or None, default="weak"
         As for :class:`RCGPRegressor`.
@@ -76,8 +74,8 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         Size of the random sample on which the hyperparameters are chosen. An evaluation costs O(fit_rows³).
 
     polish : int, default=0
-        Iterations in which the hyperparameters are then improved by the leave-one-out score of all rows, O(n m²) each.
-        The factor by which the sample calibrated its variances is then applied again. For data in memory.
+        Iterations in which the hyperparameters are then improved on all rows, O(n m²) each, before these are weighed
+        once more. For data in memory.
 
     max_iter : int, default=1000
         Limit on the iterations of each search on the sample.
@@ -89,46 +87,49 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         The cluster that does the passes over Dask collections. Never part of a copy, a pickle or a saved model.
 
     progress : bool or callable, default=False
-        ``True`` shows each step, with the evaluations of a search or the rows of a pass; or a function, which is told
-        of evaluations as for :class:`RCGPRegressor`, and if it has a method ``stage(name, done, total)`` of steps and
-        rows, too.
+        ``True`` shows each step, with the evaluations of a search or the rows of a pass; or a function, called after
+        each evaluation as for :class:`RCGPRegressor`. If it has a method ``stage(name, done, total)``, that is called
+        for steps and rows.
 
     random_state : int, RandomState instance or None, default=None
         Seed of the sample and of the inducing points.
 
     Attributes
     ----------
-    weights_, outlier_scores_, outliers_, loo_mean_, loo_std_ : ndarray of shape (n,)
-        As for :class:`RCGPRegressor`, where the rows were in memory, which a ``numpy.memmap`` is not; else ask
-        :meth:`diagnose`. With
-        ``centre="prior"`` the τ of the scores is that of 20 000 rows where there are more.
+    weights_, outlier_scores_, outlier_probability_, outliers_, loo_mean_, loo_std_ : ndarray of shape (n,)
+        As for :class:`RCGPRegressor`, where the rows were in memory, which a ``numpy.memmap`` is not; else use
+        :meth:`diagnose`.
+    noise_law_ : NoiseLaw
+        The noise law of all rows, by which they are flagged; ``print`` shows it. For a given weight it is learned
+        afterwards, from the leave-one-out predictions of the sample.
+    doubts_ : tuple of str
+        Why the noise law may be wrong, a sentence each. Each is a :class:`NoiseLawWarning` as well.
     noise_variance_ : float
-        Fitted noise variance σ².
+        Fitted noise variance σ², the squared scale of the noise law.
     kernel_ : GPyTorch kernel
         Fitted kernel, in the units of X and y.
     lengthscales_ : ndarray of shape (d,)
         As for :class:`RCGPRegressor`.
     inducing_points_ : ndarray of shape (m, d)
         The inducing points.
-    fit_report_ : AdaptiveReport or FitReport
+    fit_report_ : RobustReport or FitReport
         How the fit on the sample went; ``print`` shows it.
     n_iter_ : int
         Iterations of the optimiser.
     model_ : rcgp.training.chunked.ChunkedFit
-        The fitted model, with the seconds that each step took. Its ``trusted_spread`` says how right the intervals
-        are: one is right, more is too narrow, less is too wide; ``unseen`` what share of the variance more points would
-        see.
+        The fitted model, with the seconds that each step took. Its ``trusted_spread`` tells how right the intervals
+        are: one is right, more is too narrow, less is too wide. ``unseen`` is the share of the variance that more
+        points would see.
     n_features_in_, feature_names_in_
         Number of features, and their names where they have any.
 
     Notes
     -----
-    The answer depends neither on how the rows are cut into chunks nor on who works on them, but for rounding errors.
+    The answer depends neither on the chunks nor on who works on them, but for rounding errors.
 
-    Other than :class:`RCGPRegressor`: one output only (fit one model for each), hyperparameters by leave-one-out from
-    one start (no ``objective`` or ``n_restarts``), units always from the data (no ``normalize``), and neither
-    ``sample_y`` nor ``log_predictive_density``. An :class:`rcgp.estimator.intervals.IntervalWarning` says that the
-    inducing points are too few.
+    Unlike :class:`RCGPRegressor` it has one output (fit one model for each), one start (no ``n_restarts``), units from
+    the data (no ``normalize``) and no ``sample_y``. It warns with
+    :class:`rcgp.estimator.intervals.IntervalWarning` if the inducing points are too few.
 
     Examples
     --------
@@ -146,10 +147,9 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         self,
         n_inducing: Any = 500,
         kernel: Any = None,
-        mean: Any = "constant",
-        centre: str = "adaptive",
-        weight: Any = None,
-        epsilon: float | None = None,
+        mean: Any = "median",
+        weight: Any = "learned",
+        local_noise: bool = True,
         priors: str | None = "weak",
         selection: str = "greedy",
         fit_rows: int = 1000,
@@ -163,9 +163,8 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         self.n_inducing = n_inducing
         self.kernel = kernel
         self.mean = mean
-        self.centre = centre
         self.weight = weight
-        self.epsilon = epsilon
+        self.local_noise = local_noise
         self.priors = priors
         self.selection = selection
         self.fit_rows = fit_rows
@@ -186,7 +185,7 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         X : array-like of shape (n, d), or rows that need not fit in memory
             Inputs: an array, tensor or data frame; a ``numpy.memmap``, of which only chunks are read; a Dask array or
             data frame; the name of a Parquet file, several, or a pattern such as ``"data/*.parquet"``; or a list, or
-            another iterable that can be gone through again, of chunks ``(X, y)`` or ``(X, y, sample_weight)``.
+            another iterable that can be read again, of chunks ``(X, y)`` or ``(X, y, sample_weight)``.
         y : array-like of shape (n,), or str
             Observations, of the same kind; the name of their column for Parquet files; left out for chunks.
         sample_weight : array-like of shape (n,), or str, default=None
@@ -212,7 +211,8 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
             chunks,
             engine,
             build=partial(build_model, how),
-            adaptive=how.adaptive,
+            learned=how.make_weight is None,
+            local_noise=how.local_noise,
             inducing=as_tensor(self.n_inducing) if _given(self.n_inducing) else int(self.n_inducing),
             selection=self.selection,
             fit_rows=int(self.fit_rows),
@@ -225,13 +225,15 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         if not report.converged:
             message = f"the fit did not converge in {report.iterations} iterations: {report.message}"
             warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        for law_doubt in fitted.doubts:
+            warnings.warn(law_doubt, NoiseLawWarning, stacklevel=3)
         if doubt := doubt_of(fitted):
             warnings.warn(f"{doubt}; raise n_inducing, or fit_rows", IntervalWarning, stacklevel=3)
         parts = None
         if in_memory:
             stages = Stages(how.progress, fitted.rows if sample_weight is None else 0)
             with stages.step("weights of all rows"):
-                parts = stages.watched(engine).collect(Tell(fitted), chunks)
+                parts = stages.watched(engine).collect(DiagnoseRows(fitted.diagnose), chunks)
         self._keep(fitted, parts)
         return self
 
@@ -262,7 +264,7 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         one_of(self.selection, SELECTIONS, "selection")
         if self.threads is not None:
             whole(self.threads, "threads", least=1)
-        named = {"objective": "loo", "n_restarts": 0, "normalize": True, **self.get_params(deep=False)}
+        named = {"n_restarts": 0, "normalize": True, **self.get_params(deep=False)}
         return recipe(SimpleNamespace(**named))
 
 

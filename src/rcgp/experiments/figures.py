@@ -165,7 +165,7 @@ def _flash_crash_data(config: Config) -> str:
 
 
 def _prior_mean(config: Config) -> dict[str, Any]:
-    """A periodic function with 1 % outliers at zero: the prior mean zero trusts them, a polynomial does not.
+    """A periodic function with 1 % outliers at zero: a prior mean of zero gives them weight, a polynomial does not.
 
     At the kernel and the noise that the data were made with: those fitted by leave-one-out would chase two neighbouring
     outliers, which predict each other. The paper does not print the degree of its polynomial: with 5, 6, 7, 8, 9, 10 or

@@ -169,7 +169,10 @@ def _wanted(
     if redo is None:
         wanted = configs_of(experiment, options)
         return wanted, [config for config in wanted if key_of(config) not in known]
+    # Records of a method that is gone stay in the file and are not made again.
+    methods = {config.get("method") for config in experiment.configs(Options())}
     chosen = [record for record in known.values() if redo in ("all", record.config.get("method"))]
+    chosen = [record for record in chosen if record.config.get("method") in methods or redo != "all"]
     other = [record for record in chosen if record.code != code_state()]
     configs = [record.config for record in other or chosen]
     return configs, configs

@@ -16,8 +16,8 @@ from rcgp.experiments.scores import score
 
 __all__ = ["TABLE_1", "TABLE_2", "TABLE_C_LOO", "TABLE_SPARSE"]
 
-_METHODS_1 = ("gp", "rcgp", "adaptive", "t-gp", "m-gp", "winsorized")
-_METHODS_2 = ("gp", "rcgp", "adaptive", "t-gp", "m-gp")
+_METHODS_1 = ("gp", "rcgp", "learned", "t-gp", "m-gp", "winsorized")
+_METHODS_2 = ("gp", "rcgp", "learned", "t-gp", "m-gp")
 _METHODS_SPARSE = ("svgp", "svgp-noise", "rcsvgp", "rcsvgp-loo")
 _QUICK_DATA = ("synthetic", "yacht")
 

@@ -13,13 +13,15 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from rcgp.core.evidence import signal_evidence
 from rcgp.core.exact import ExactPosterior, condition
-from rcgp.core.loo import LeaveOneOut, leave_one_out
+from rcgp.core.loo import LeaveOneOut, leave_one_out, leave_one_out_and_evidence
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior
 from rcgp.models.constraints import above
 from rcgp.models.defaults import NOISE_FLOOR, default_kernel, robust_scales, robust_spread
 from rcgp.models.kernel_matrix import kernel_matrix
+from rcgp.models.local_noise import LocalNoise
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal, PosteriorProcess
 from rcgp.models.validation import (
@@ -30,7 +32,7 @@ from rcgp.models.validation import (
     check_test_inputs,
     check_training_data,
 )
-from rcgp.weights import InverseMultiquadric, ThresholdWeight, WeightFunction
+from rcgp.weights import InverseMultiquadric, LawWeight, NoiseLaw, ThresholdWeight, WeightFunction
 
 __all__ = ["RCGP", "TrainingTerms", "plain_attributes", "same"]
 
@@ -141,6 +143,8 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             weights = self.weight(residual, X, self.noise)
         check_per_row(weights, X, "weight", least=0.0)
         check_kernel(self.kernel, X)
+        #: How the noise differs from place to place, where a robust fit found that it does.
+        self.local_noise: LocalNoise | None = None
         # Modules and tensors that the posterior was made from, and the posterior.
         self._process: tuple[list[Any], list[Tensor], PosteriorProcess] | None = None
 
@@ -189,6 +193,23 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             w: Tensor = self.weight(self.residual(), self.train_X, self.noise)
             return w.clamp_min(torch.finfo(w.dtype).tiny)
 
+    @property
+    def noise_law(self) -> NoiseLaw:
+        """The law of the noise: learned by a robust fit, else normal."""
+        return self.weight.law if isinstance(self.weight, LawWeight) else NoiseLaw.normal()
+
+    def noise_scale(self, x: Tensor) -> Tensor:
+        """σ² h(x), the squared scale of the noise law at ``... x q x d`` inputs: ``... x q``."""
+        noise = self.noise.detach().expand(x.shape[:-1])
+        return noise if self.local_noise is None else noise * self.local_noise(x)
+
+    def outlier_probability(self) -> Tensor:
+        """Probability that each training row is an outlier by the learned noise law, ``n``; zero without one."""
+        if not isinstance(self.weight, LawWeight):
+            return torch.zeros_like(self.train_y)
+        with torch.no_grad():
+            return self.weight.responsibilities(self.residual(), self.noise).outlier
+
     def leave_one_out(self) -> LeaveOneOut:
         """Mean and variance of each observation y_i predicted from all others, each ``n``. Cost O(n³) for all.
 
@@ -198,12 +219,23 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             model = self.in_float64()
             terms = model.training_terms()
             latent = model.latent_leave_one_out(terms)
-            mean, variance = latent.mean + (model.train_y - terms.residual), latent.variance + terms.row_noise
+            mean, row_noise = latent.mean + (model.train_y - terms.residual), terms.row_noise
+            if isinstance(model.weight, LawWeight):
+                row_noise = row_noise * model.weight.local * model.weight.law.variance
+            variance = latent.variance + row_noise
             return LeaveOneOut(mean.to(self.train_y), variance.to(self.train_y))
 
     def latent_leave_one_out(self, terms: TrainingTerms) -> LeaveOneOut:
         """Leave-one-out moments of f(x_i), relative to the prior mean, each ``n``; differentiable. Cost O(n³)."""
         return leave_one_out(self.kernel_matrix(), terms.pseudo)
+
+    def signal_evidence(self, pseudo: PseudoData) -> Tensor:
+        """ℓ, the part of the evidence of pseudo-data that involves the kernel; differentiable. Cost O(n³)."""
+        return signal_evidence(self.kernel_matrix(), pseudo)
+
+    def cavity(self, pseudo: PseudoData) -> tuple[LeaveOneOut, Tensor]:
+        """Leave-one-out moments of f(x_i) and ℓ, given pseudo-data. Cost O(n³)."""
+        return leave_one_out_and_evidence(self.kernel_matrix(), pseudo)
 
     def in_float64(self) -> RCGP:
         """This model, or a copy of it in double precision if it is in single.
@@ -220,7 +252,8 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
 
         Args:
             test_X: ``... x q x d`` inputs.
-            observation_noise: add σ² to each variance.
+            observation_noise: add the variance of the noise of a good observation: σ² or, with a learned noise law,
+                that of the law there.
 
         Returns:
             A GPyTorch ``MultivariateNormal`` over ``q`` points. Cost n³/3 at the first call, then O(nq) for the mean
@@ -230,7 +263,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         process = self._posterior_process()
         covariance = PosteriorKernel(process, x.dtype)(x)
         if observation_noise:
-            covariance = covariance.add_diagonal(self.noise.detach())
+            covariance = covariance.add_diagonal(self.noise_law.variance * self.noise_scale(x))
         return PosteriorNormal(process.mean(x), covariance)
 
     def forward(self, test_X: Tensor) -> PosteriorNormal:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rcgp.core.loo import LeaveOneOut
+from rcgp.core.pseudo import PseudoData
 from rcgp.core.sparse import SparsePosterior, condition_sparse, leave_one_out_sparse
 from rcgp.models.exact import RCGP, TrainingTerms
 from rcgp.models.inducing import check_selection, choose_inducing
@@ -95,6 +96,16 @@ class SparseRCGP(RCGP):
         """Leave-one-out moments of f(x_i), relative to the prior mean; differentiable. Cost O(nm²)."""
         found, unseen = sparse_moments(self.rows(), terms.pseudo)
         return leave_one_out_sparse(found, terms.pseudo, unseen)
+
+    def signal_evidence(self, pseudo: PseudoData) -> Tensor:
+        """The bound on ℓ; differentiable. Cost O(nm²)."""
+        return signal_bound_of(self.rows(), pseudo)
+
+    def cavity(self, pseudo: PseudoData) -> tuple[LeaveOneOut, Tensor]:
+        """Leave-one-out moments of f(x_i) and the bound on ℓ. Cost O(nm²)."""
+        rows = self.rows()
+        found, unseen = sparse_moments(rows, pseudo)
+        return leave_one_out_sparse(found, pseudo, unseen), signal_bound_of(rows, pseudo)
 
     def signal_bound(self, terms: TrainingTerms) -> Tensor:
         """The bound on the part of the evidence that involves the kernel; differentiable. Cost O(nm²)."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rcgp.report.summary import Numbers, Regressor
+from rcgp.report.summary import Numbers, Regressor, as_fitted
 
 __all__ = ["MOST_EFFECTS", "Effect", "fitted_curve", "partial_dependences"]
 
@@ -31,7 +31,7 @@ class Effect:
         grid: values of the feature.
         mean: posterior mean, for partial dependence averaged over the background rows.
         std: posterior standard deviation of that.
-        observation_std: standard deviation of a new observation; ``None`` for partial dependence.
+        interval: ends of the 95 % interval of a new observation; ``None`` for partial dependence.
         plain: the same mean of the ordinary GP; ``None`` without one.
     """
 
@@ -39,7 +39,7 @@ class Effect:
     grid: Numbers
     mean: Numbers
     std: Numbers
-    observation_std: Numbers | None
+    interval: tuple[Numbers, Numbers] | None
     plain: Numbers | None
 
 
@@ -50,10 +50,11 @@ def fitted_curve(robust: Regressor, plain: Regressor | None, X: pd.DataFrame) ->
     margin = 0.05 * (high - low) or 0.05 * abs(low) or 1.0  # a feature of a single value has no width of its own
     grid = np.linspace(low - margin, high + margin, _CURVE_VALUES)
     frame = pd.DataFrame({X.columns[0]: grid})
-    mean, std = robust.predict(_inputs(robust, frame), return_std=True)
-    _, observation_std = robust.predict(_inputs(robust, frame), return_std=True, include_noise=True)
-    other = None if plain is None else np.asarray(plain.predict(_inputs(plain, frame)))
-    return Effect(str(X.columns[0]), grid, np.asarray(mean), np.asarray(std), np.asarray(observation_std), other)
+    mean, std = robust.predict(as_fitted(robust, frame), return_std=True)
+    lower, upper = robust.predict_interval(as_fitted(robust, frame))
+    other = None if plain is None else np.asarray(plain.predict(as_fitted(plain, frame)))
+    interval = np.asarray(lower), np.asarray(upper)
+    return Effect(str(X.columns[0]), grid, np.asarray(mean), np.asarray(std), interval, other)
 
 
 def partial_dependences(
@@ -79,7 +80,7 @@ def partial_dependences(
             grid=grids[column],
             mean=means[column],
             std=_std_along(robust, background, column, grids[column]),
-            observation_std=None,
+            interval=None,
             plain=None if plain is None else _mean_along(plain, background, column, grids[column]),
         )
         for column in strongest
@@ -104,7 +105,7 @@ def _mean_along(model: Regressor, background: pd.DataFrame, column: Any, grid: N
     """Posterior mean averaged over the background at each grid value."""
     frame = pd.concat([background] * len(grid), ignore_index=True)
     frame[column] = np.repeat(grid, len(background))
-    mean = np.asarray(model.predict(_inputs(model, frame)), dtype=np.float64)
+    mean = np.asarray(model.predict(as_fitted(model, frame)), dtype=np.float64)
     average: Numbers = mean.reshape(len(grid), len(background)).mean(axis=1)
     return average
 
@@ -114,11 +115,6 @@ def _std_along(model: Regressor, background: pd.DataFrame, column: Any, grid: Nu
     frame, variances = background.copy(), []
     for value in grid:
         frame[column] = value
-        _, covariance = model.predict(_inputs(model, frame), return_cov=True)
+        _, covariance = model.predict(as_fitted(model, frame), return_cov=True)
         variances.append(float(np.mean(covariance)))
     return np.sqrt(np.maximum(variances, 0.0))  # rounding may leave a variance of nothing just below zero
-
-
-def _inputs(model: Regressor, frame: pd.DataFrame) -> Any:
-    """The frame, or its values for a model that was fitted without names and would warn of them."""
-    return frame if hasattr(model, "feature_names_in_") else frame.to_numpy()

@@ -7,7 +7,6 @@ readers, and flagged rows differ in shape as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,16 +15,18 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from rcgp.report.effects import Effect
-from rcgp.report.summary import LEVELS, Numbers, Rows
-from rcgp.report.text import counted, for_plotly, number, percent
+from rcgp.report.summary import Numbers, Rows
+from rcgp.report.text import counted, for_plotly, number
+from rcgp.weights import NoiseLaw
+from rcgp.weights.noise_law import SCALES
 
 __all__ = [
     "Range",
-    "calibration_figure",
     "comparison_figure",
     "curve_figure",
     "effect_figure",
     "frame_of",
+    "law_figure",
     "residual_figure",
     "weight_figure",
 ]
@@ -33,10 +34,10 @@ __all__ = [
 Range = tuple[float, float]
 
 _ROBUST, _PLAIN, _DIAGONAL = "#0072B2", "#CC79A7", "#8A8F98"
-#: Full trust is a quiet grey-blue; what is not trusted stands out.
+#: Full weight is a quiet grey-blue; low weights stand out.
 _WEIGHT_COLOURS = ((0.0, "#D55E00"), (0.35, "#E69F00"), (0.75, "#93A5B8"), (1.0, "#6D8BAC"))
 _BAND, _WIDE_BAND = "rgba(0, 114, 178, 0.28)", "rgba(0, 114, 178, 0.11)"
-#: Half the width of a 95 % interval in standard deviations.
+#: Half the width of a normal 95 % interval in standard deviations.
 _HALF_WIDTH = 1.959964
 _BINS = 25
 
@@ -61,10 +62,12 @@ def frame_of(values: Numbers, kept: Numbers, widest: float = 8.0) -> Range | Non
 def curve_figure(effect: Effect, x: Numbers, rows: Rows, target: str, y_range: Range | None) -> go.Figure:
     """The fit of one feature: rows coloured by weight, robust curve with bands for f and for new observations."""
     figure = _figure(for_plotly(effect.feature), for_plotly(target), y_range=y_range)
-    if effect.observation_std is not None:
-        _add_band(figure, effect, effect.observation_std, _WIDE_BAND, "95 % for new observations")
-    _add_band(figure, effect, effect.std, _BAND, "95 % for the curve")
-    kept, flagged = _point_traces(x, rows.observed, rows, ("row", "observed", "expected", "weight"))
+    if effect.interval is not None:
+        _add_band(figure, effect.grid, effect.interval, _WIDE_BAND, "95 % for new observations")
+    _add_band(figure, effect.grid, _normal_interval(effect), _BAND, "95 % for the curve")
+    kept, flagged = _point_traces(
+        x, rows.observed, rows, ("row", "observed", "expected", "weight", "outlier probability")
+    )
     figure.add_trace(kept)
     _add_curves(figure, effect, target)
     figure.add_trace(flagged)
@@ -74,7 +77,7 @@ def curve_figure(effect: Effect, x: Numbers, rows: Rows, target: str, y_range: R
 def effect_figure(effect: Effect, target: str, y_range: Range) -> go.Figure:
     """Partial dependence of the target on one feature, on a vertical scale shared with its neighbours."""
     figure = _figure(for_plotly(effect.feature), for_plotly(target), y_range=y_range)
-    _add_band(figure, effect, effect.std, _BAND, "95 % for the average")
+    _add_band(figure, effect.grid, _normal_interval(effect), _BAND, "95 % for the average")
     _add_curves(figure, effect, target)
     return figure.update_layout(showlegend=False)
 
@@ -84,7 +87,11 @@ def residual_figure(rows: Rows, target: str, y_range: Range | None) -> go.Figure
     name = for_plotly(target)
     figure = _figure(f"expected {name}", f"observed − expected {name}", y_range=y_range)
     figure.add_hline(y=0, line={"color": _DIAGONAL, "width": 1, "dash": "dot"})
-    figure.add_traces(_point_traces(rows.expected, rows.residual, rows, ("row", "observed", "expected", "weight")))
+    figure.add_traces(
+        _point_traces(
+            rows.expected, rows.residual, rows, ("row", "observed", "expected", "weight", "outlier probability")
+        )
+    )
     return figure
 
 
@@ -116,28 +123,61 @@ def weight_figure(weight: Numbers) -> go.Figure:
     return figure
 
 
-def calibration_figure(lines: Sequence[tuple[str, Numbers]]) -> go.Figure:
-    """Observed against nominal coverage of leave-one-out intervals.
+def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
+    """Histogram of the standardised residuals of rows that are not flagged, against the density of the noise law.
 
-    Args:
-        lines: name and observed coverages at ``LEVELS``: robust, robust without flagged rows, and perhaps ordinary.
+    A residual is divided by √(v + σ²), the standard deviation of its prediction if the noise were normal with the
+    narrowest scale σ. The density of the law is averaged over these rows, whose uncertainty v differs.
     """
-    figure = _figure("nominal coverage", "observed coverage", (0.0, 1.0), (0.0, 1.02))
-    figure.add_trace(_diagonal((0.0, 1.0), "perfect"))
-    styles = ((_ROBUST, "solid"), (_ROBUST, "dot"), (_PLAIN, "dash"))
-    for (name, observed), (colour, dash) in zip(lines, styles, strict=False):
-        figure.add_trace(
-            go.Scatter(
-                x=np.array(LEVELS),
-                y=observed,
-                name=name,
-                mode="lines",
-                line={"color": colour, "width": 2.2, "dash": dash},
-                customdata=[[percent(level), percent(share)] for level, share in zip(LEVELS, observed, strict=True)],
-                hovertemplate=f"{name}<br>nominal %{{customdata[0]}}<br>observed %{{customdata[1]}}<extra></extra>",
-            )
+    kept = ~rows.flagged
+    noise = rows.noise[kept]
+    latent = np.maximum(rows.std[kept] ** 2 - law.variance * noise, 0.0)
+    scale = np.sqrt(latent + noise)
+    residual = rows.residual[kept] / np.where(scale > 0.0, scale, 1.0)
+    reach = float(np.clip(1.1 * np.abs(residual).max(initial=0.0), 4.0, 1.1 * 3.0 * max(SCALES)))
+    edges = np.linspace(-reach, reach, 2 * _BINS + 1 if len(residual) >= 200 else _BINS + 1)
+    width = edges[1] - edges[0]
+    counts = np.histogram(np.clip(residual, -reach, reach), bins=edges)[0]
+    density = counts / max(len(residual), 1) / width
+    grid = np.linspace(-reach, reach, 241)
+    # Share of v in the variance, in a few groups of rows instead of all.
+    shares = (
+        np.quantile(latent / np.where(scale > 0.0, scale**2, 1.0), np.linspace(0.05, 0.95, 10))
+        if len(latent)
+        else np.zeros(1)
+    )
+    mixture = np.zeros_like(grid)
+    for share in shares:
+        for part, s in zip(law.good_shares, SCALES, strict=True):
+            mixture += part * _normal_density(grid, share + (1.0 - share) * s**2) / len(shares)
+    figure = _figure("residual / standard deviation", "density")
+    figure.add_trace(
+        go.Bar(
+            x=(edges[:-1] + edges[1:]) / 2,
+            y=density,
+            width=0.94 * width,
+            name="rows that are not flagged",
+            marker={"color": _WEIGHT_COLOURS[-1][1], "opacity": 0.55, "line": {"width": 0}},
+            customdata=[
+                [f"{number(a)} to {number(b)}", counted(int(c), "row")]
+                for a, b, c in zip(edges, edges[1:], counts, strict=False)
+            ],
+            hovertemplate="%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
         )
-    return figure.update_xaxes(tickformat=".0%").update_yaxes(tickformat=".0%")
+    )
+    curves = [("noise law", mixture, {"color": _ROBUST, "width": 2.4})]
+    if not law.is_normal:
+        curves.insert(
+            0, ("normal noise", _normal_density(grid, 1.0), {"color": _DIAGONAL, "width": 1.6, "dash": "dot"})
+        )
+    for name, values, line in curves:
+        figure.add_trace(go.Scatter(x=grid, y=values, mode="lines", name=name, line=line, hoverinfo="skip"))
+    return figure
+
+
+def _normal_density(x: Numbers, variance: float) -> Numbers:
+    density: Numbers = np.exp(-0.5 * x**2 / variance) / np.sqrt(2.0 * np.pi * variance)
+    return density
 
 
 def comparison_figure(rows: Rows, plain_expected: Numbers, target: str, both_range: Range | None) -> go.Figure:
@@ -146,7 +186,7 @@ def comparison_figure(rows: Rows, plain_expected: Numbers, target: str, both_ran
     figure = _figure(f"ordinary GP expects {name}", f"robust GP expects {name}", both_range, both_range)
     together = np.concatenate([plain_expected, rows.expected])
     figure.add_trace(_diagonal(both_range or (float(together.min()), float(together.max())), "equal"))
-    labels = ("row", "observed", "robust expects", "weight", "ordinary expects")
+    labels = ("row", "observed", "robust expects", "weight", "outlier probability", "ordinary expects")
     figure.add_traces(_point_traces(plain_expected, rows.expected, rows, labels, plain_expected))
     return figure
 
@@ -156,7 +196,7 @@ def _point_traces(
 ) -> tuple[go.Scatter, go.Scatter]:
     """Rows that are not flagged, and those that are, with the values of each in its hover box."""
     columns = [[for_plotly(label) for label in rows.label]]
-    numbers = [rows.observed, rows.expected, rows.weight] + ([] if further is None else [further])
+    numbers = [rows.observed, rows.expected, rows.weight, rows.probability] + ([] if further is None else [further])
     columns += [[number(value) for value in column] for column in numbers]
     hover = "<br>".join(f"{label} %{{customdata[{i}]}}" for i, label in enumerate(labels))
     cells = list(zip(*columns, strict=True))
@@ -178,11 +218,16 @@ def _point_traces(
     return kept, trace(np.flatnonzero(rows.flagged), "flagged rows", size=10, symbol="diamond", line=outline)
 
 
-def _add_band(figure: go.Figure, effect: Effect, std: Numbers, colour: str, name: str) -> None:
-    """Shade the mean plus and minus 1.96 standard deviations."""
+def _normal_interval(effect: Effect) -> tuple[Numbers, Numbers]:
+    """The 95 % interval of the function itself, which is normal whatever the noise."""
+    return effect.mean - _HALF_WIDTH * effect.std, effect.mean + _HALF_WIDTH * effect.std
+
+
+def _add_band(figure: go.Figure, grid: Numbers, interval: tuple[Numbers, Numbers], colour: str, name: str) -> None:
+    """Shade an interval along a grid."""
+    lower, upper = interval
     # Plotly draws such lines with fewer points where it can, and loses the last one far outside the frame.
-    lower, upper = effect.mean - _HALF_WIDTH * std, effect.mean + _HALF_WIDTH * std
-    edge = {"x": effect.grid, "mode": "lines", "line": {"width": 0, "simplify": False}, "hoverinfo": "skip"}
+    edge = {"x": grid, "mode": "lines", "line": {"width": 0, "simplify": False}, "hoverinfo": "skip"}
     figure.add_trace(go.Scatter(y=lower, showlegend=False, **edge))
     figure.add_trace(go.Scatter(y=upper, fill="tonexty", fillcolor=colour, name=name, **edge))
 

@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 from plotly.offline import get_plotlyjs
 
-from rcgp.report.sections import Panel, Section, sections_of
+from rcgp.estimator.outliers import FLAG_RULE
+from rcgp.report.sections import Panel, Section, median_noise, sections_of
 from rcgp.report.summary import Numbers, Regressor, Rows, rows_of, scores_of
 from rcgp.report.tables import fit_table
 from rcgp.report.text import counted, for_html, number, percent
@@ -85,8 +86,8 @@ def report_html(
         ValueError: if the numbers of rows or features do not agree.
     """
     observed, labels = _checked(robust, X, y, rows)
-    seen = rows_of(robust, observed, labels)
-    other = None if plain is None else rows_of(plain, observed, labels)
+    seen = rows_of(robust, X, observed, labels)
+    other = None if plain is None else rows_of(plain, X, observed, labels)
     sections = sections_of(robust, plain, X, seen, other, target)
     script, style, page = (_packaged(f"page.{kind}") for kind in ("js", "css", "html"))
     library = get_plotlyjs()
@@ -95,7 +96,7 @@ def report_html(
         title=for_html(f"{target}: a robust fit"),
         target=for_html(target),
         style=style,
-        summary=_summary(robust, plain, seen, other, X.shape[1], target),
+        summary=_summary(robust, plain, X, seen, other, target),
         notices=_notices([*_fit_notices(robust, plain), *notices]),
         sections="".join(_section_html(section) for section in sections),
         fits=fit_table(robust, plain, [str(name) for name in X.columns]),
@@ -125,31 +126,41 @@ def _checked(
 
 
 def _summary(
-    robust: Regressor, plain: Regressor | None, rows: Rows, other: Rows | None, features: int, target: str
+    robust: Regressor, plain: Regressor | None, X: pd.DataFrame, rows: Rows, other: Rows | None, target: str
 ) -> str:
-    """The headline, a sentence or two, and the numbers to remember."""
-    flagged, n = int(rows.flagged.sum()), len(rows.label)
+    """The verdict, and the numbers to remember."""
+    flagged, n, features = int(rows.flagged.sum()), len(rows.label), X.shape[1]
     looks = "looks" if flagged == 1 else "look"
     headline = f"{flagged:,} of {counted(n, 'row')} {looks} suspicious" if flagged else "No row looks suspicious"
-    scores = scores_of(rows, rows.flagged, float(robust.noise_variance_))
+    scores = scores_of(rows, rows.flagged, median_noise(robust, X))
+    law = for_html(str(robust.noise_law_).splitlines()[0])
+    verdict = f"{law} {flagged:,} {for_html(FLAG_RULE)}."
     words = (
         f"A robust Gaussian process predicts <strong>{for_html(target)}</strong> from {counted(features, 'feature')}. "
-        f"Predicting each row from all others, it is typically off by {number(scores.median_error)}"
+        f"The median error of a row predicted from all others is {number(scores.median_error)}"
     )
-    error_note = coverage_note = ""
+    error_note = ""
+    coverage_note = "rows not flagged"
     if plain is not None and other is not None:
-        ordinary = scores_of(other, rows.flagged, float(plain.noise_variance_))
-        words += f"; an ordinary one, which trusts all rows alike, by {number(ordinary.median_error)}"
+        ordinary = scores_of(other, rows.flagged, median_noise(plain, X))
+        words += f"; for an ordinary one, to which all rows count alike, it is {number(ordinary.median_error)}"
         error_note = f"ordinary GP {number(ordinary.median_error)}"
-        coverage_note = f"ordinary GP {percent(ordinary.coverage)}"
+        coverage_note += f"; ordinary GP {percent(ordinary.coverage_kept)}"
     cards = [
         ("rows", f"{n:,}", counted(features, "feature")),
-        ("suspicious rows", f"{flagged:,}", percent(flagged / n)),
+        ("flagged rows", f"{flagged:,}", percent(flagged / n)),
         ("median absolute error", number(scores.median_error), error_note),
-        ("coverage of 95 % intervals", percent(scores.coverage), coverage_note),
+        ("coverage of 95 % intervals", percent(scores.coverage_kept), coverage_note),
     ]
     items = "".join(f"<div><dt>{a}</dt><dd>{b}</dd><dd class=note>{c}</dd></div>" for a, b, c in cards)
-    return f"<h1>{headline}</h1><p class=lead>{words}.</p><dl>{items}</dl>"
+    verdict = f"<h1>{headline}</h1><p class=verdict>{verdict}</p>{_doubts(robust.doubts_)}"
+    return f"{verdict}<p class=lead>{words}.</p><dl>{items}</dl>"
+
+
+def _doubts(doubts: Iterable[str]) -> str:
+    """Why the noise law may be wrong, in a box below the verdict."""
+    items = "".join(f"<p><strong>Doubt:</strong> {for_html(doubt)}.</p>" for doubt in doubts)
+    return f'<div class="doubts" role="alert">{items}</div>' if items else ""
 
 
 def _fit_notices(robust: Regressor, plain: Regressor | None) -> list[str]:

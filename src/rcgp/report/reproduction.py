@@ -30,8 +30,8 @@ _SHOWN_ALSO = {"table_bo": tuple(experiment.name for experiment in FIGURES_BO)}
 _INTRODUCTION = (
     "Every table and figure below was made from records of runs on this package's own code. In tables our number comes "
     "first, the paper's behind a slash; smaller errors are better, and the best of each row is in bold. GP is the "
-    "ordinary Gaussian process, RCGP the paper's method, adaptive RCGP what this package does by default; t-GP, m-GP "
-    "and winsorized GP are the competitors. SVGP and RCSVGP are GP and RCGP seen through inducing points."
+    "ordinary Gaussian process, RCGP the paper's method, RCGP with a learned law what this package does by default; "
+    "t-GP, m-GP and winsorized GP are the competitors. SVGP and RCSVGP are GP and RCGP seen through inducing points."
 )
 
 _STYLE = """

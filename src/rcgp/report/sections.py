@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from rcgp.estimator.outliers import FLAG_RULE
 from rcgp.report import figures
 from rcgp.report.effects import MOST_EFFECTS, Effect, fitted_curve, partial_dependences
-from rcgp.report.summary import Numbers, Regressor, Rows, calibration, drawn_rows, listed_rows, scores_of
-from rcgp.report.tables import MOST_COLUMNS, row_table, score_table
-from rcgp.report.text import counted
+from rcgp.report.summary import Numbers, Regressor, Rows, as_fitted, drawn_rows, listed_rows, predictive_law, scores_of
+from rcgp.report.tables import MOST_COLUMNS, law_table, row_table, score_table
+from rcgp.report.text import counted, for_html, number
 
-__all__ = ["Panel", "Section", "sections_of"]
+__all__ = ["Panel", "Section", "median_noise", "sections_of"]
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,17 @@ def sections_of(
         fit = _curve_section(fitted_curve(robust, plain, X), X, rows, drawn, target, thinned)
     else:
         fit = _effects_section(partial_dependences(robust, plain, X), X, plain is not None, target)
-    sections = [fit, _residual_section(rows, few, target, thinned), _weight_section(rows), _calibration(rows, other)]
+    sections = [
+        fit,
+        _law_section(robust, X, rows),
+        _weight_section(rows),
+        _residual_section(rows, few, target, thinned),
+    ]
     if plain is not None and other is not None:
-        sections.append(_comparison(robust, plain, rows, other, drawn, target, thinned))
+        sections.append(_comparison(robust, plain, X, rows, other, drawn, target, thinned))
     else:
         words = "Each row is predicted from all others, and the predictions are held against what was observed."
-        table = score_table(scores_of(rows, rows.flagged, float(robust.noise_variance_)), None)
+        table = score_table(scores_of(rows, rows.flagged, median_noise(robust, X)), None)
         sections.append(Section("scores", "In numbers", words, table=table))
     return [*sections, _listing(rows, X)]
 
@@ -66,10 +72,10 @@ def _curve_section(
     y_range = figures.frame_of(np.concatenate([kept, rows.observed]), kept)
     x = X.iloc[:, 0].to_numpy(dtype=np.float64)[drawn]
     figure = figures.curve_figure(effect, x, _subset(rows, drawn), target, y_range)
-    ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, which trusts all rows alike."
+    ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, to which all rows count alike."
     words = (
-        "The line is what the robust GP expects. The dark band holds the true curve, the light band new observations, "
-        f"with 95 % probability.{ordinary}{_outside(rows.observed, y_range)}{thinned}"
+        "The line is the mean of the robust GP. The dark band holds the true curve, the light band a new observation "
+        f"that is no outlier, each with 95 % probability.{ordinary}{_outside(rows.observed, y_range)}{thinned}"
     )
     panel = Panel("fit", figure, f"Fitted curve of {target} against {effect.feature}")
     return Section("fit", "The fit", words, (panel,))
@@ -110,38 +116,43 @@ def _residual_section(rows: Rows, few: Rows, target: str, thinned: str) -> Secti
     # Outliers are what this figure is about: only absurd ones are left outside the frame.
     y_range = figures.frame_of(rows.residual, rows.residual[~rows.flagged], widest=50.0)
     words = (
-        "Each row is predicted from all others. Points far from the dotted line are rows that the others do not "
-        f"lead one to expect.{_outside(rows.residual, y_range)}{thinned}"
+        "Observed minus expected, where each row is predicted from all others. Points far from the dotted line "
+        f"contradict the other rows.{_outside(rows.residual, y_range)}{thinned}"
     )
     panel = Panel("residuals", figures.residual_figure(few, target, y_range), f"Residuals of {target}")
-    return Section("residuals", "Surprises", words, (panel,))
+    return Section("residuals", "Residuals", words, (panel,))
 
 
 def _weight_section(rows: Rows) -> Section:
-    words = "How far each row is trusted: 1 is full trust, near 0 a row hardly counts."
-    return Section("weights", "Trust", words, (Panel("weights", figures.weight_figure(rows.weight), "Weights"),))
+    words = "How much each row counts: 1 in full, near 0 hardly. Above 1 where the noise is locally small."
+    return Section("weights", "Weights", words, (Panel("weights", figures.weight_figure(rows.weight), "Weights"),))
 
 
-def _calibration(rows: Rows, other: Rows | None) -> Section:
-    kept = ~rows.flagged
-    lines: list[tuple[str, Numbers]] = [
-        ("robust GP", calibration(rows.residual, rows.std)),
-        ("robust GP, not flagged", calibration(rows.residual[kept], rows.std[kept])),
-    ]
-    if other is not None:
-        lines.append(("ordinary GP", calibration(other.residual, other.std)))
-    words = (
-        "How many rows lie inside an interval against how many should. Above the dotted line intervals are wider than "
-        "need be, below it too narrow. Flagged rows are outside nearly all intervals, and are left out of the dotted "
-        "blue line."
-    )
-    panel = Panel("calibration", figures.calibration_figure(lines), "Observed against nominal coverage")
-    return Section("calibration", "Are the intervals honest?", words, (panel,))
+def _law_section(robust: Regressor, X: pd.DataFrame, rows: Rows) -> Section:
+    law = predictive_law(robust)
+    words = for_html(str(robust.noise_law_).splitlines()[0])
+    if robust.weight != "learned":
+        words += " It was learned after the fit and only flags rows: the weights were given."
+    noise = np.asarray(robust.noise_std(as_fitted(robust, X)))
+    if noise.max() > noise.min() * (1.0 + 1e-6):
+        words += (
+            f" The noise differs from place to place: its standard deviation is {number(float(noise.min()))} to "
+            f"{number(float(noise.max()))}, and intervals follow it."
+        )
+    words += " Bars are residuals of the rows that are not flagged; they should follow the solid line."
+    panel = Panel("law", figures.law_figure(law, rows), "Density of the noise law and histogram of residuals")
+    return Section("law", "The noise law", words, (panel,), law_table(robust.noise_law_))
+
+
+def median_noise(model: Regressor, X: pd.DataFrame) -> float:
+    """Median over the rows of the standard deviation of the noise."""
+    return float(np.median(np.asarray(model.noise_std(as_fitted(model, X)))))
 
 
 def _comparison(
     robust: Regressor,
     plain: Regressor,
+    X: pd.DataFrame,
     rows: Rows,
     other: Rows,
     drawn: np.typing.NDArray[np.intp],
@@ -158,8 +169,8 @@ def _comparison(
         "are judged by the same rows; those left out of “without flagged rows” are the ones that the robust GP flags."
     )
     scores = (
-        scores_of(rows, rows.flagged, float(robust.noise_variance_)),
-        scores_of(other, rows.flagged, float(plain.noise_variance_)),
+        scores_of(rows, rows.flagged, median_noise(robust, X)),
+        scores_of(other, rows.flagged, median_noise(plain, X)),
     )
     panel = Panel("comparison", figure, f"Expected {target}, robust against ordinary")
     return Section("comparison", "Robust against ordinary", words, (panel,), score_table(*scores))
@@ -168,20 +179,21 @@ def _comparison(
 def _listing(rows: Rows, X: pd.DataFrame) -> Section:
     flagged, listed = int(rows.flagged.sum()), len(listed_rows(rows))
     if not flagged:
-        words = f"No row is flagged. These are the {listed} that surprise the model most."
+        words = f"No row is flagged. These are the {listed} most suspicious."
     elif flagged < listed:
-        words = f"{counted(flagged, 'row')} flagged, and the most surprising of the others up to {listed} in all."
+        words = f"{counted(flagged, 'row')} flagged, and the most suspicious of the others up to {listed} in all."
     elif flagged == listed:
         words = f"All {counted(flagged, 'flagged row')}."
     else:
-        words = f"The {listed} most surprising of {counted(flagged, 'flagged row')}."
+        words = f"The {listed} most suspicious of {counted(flagged, 'flagged row')}."
+    words += f" {FLAG_RULE[0].upper()}{FLAG_RULE[1:]}."
     if X.shape[1] > MOST_COLUMNS:
         words += f" The first {MOST_COLUMNS} of {X.shape[1]} features are shown."
     words += (
-        " The score is the residual in standard deviations. Most surprising first; press a column's name to sort by "
+        " The score is the residual in standard deviations. Most suspicious first; press a column's name to sort by "
         "it, and again to reverse."
     )
-    heading = "Suspicious rows" if flagged else "Most surprising rows"
+    heading = "Suspicious rows" if flagged else "Most suspicious rows"
     return Section("rows", heading, words, table=row_table(rows, X))
 
 
@@ -194,12 +206,16 @@ def _subset(rows: Rows, chosen: np.typing.NDArray[np.intp]) -> Rows:
         std=rows.std[chosen],
         weight=rows.weight[chosen],
         flagged=rows.flagged[chosen],
+        score=rows.score[chosen],
+        probability=rows.probability[chosen],
+        noise=rows.noise[chosen],
+        half_width=rows.half_width[chosen],
     )
 
 
 def _thinned(rows: Rows, drawn: int) -> str:
     if int(rows.flagged.sum()) > drawn:
-        return f" Drawn are the {drawn:,} most surprising of {counted(len(rows.label), 'row')}."
+        return f" Drawn are the {drawn:,} most suspicious of {counted(len(rows.label), 'row')}."
     return f" Drawn are {drawn:,} of {counted(len(rows.label), 'row')}: all flagged ones and a random sample."
 
 

@@ -1,4 +1,4 @@
-"""Tables as HTML: the rows that surprise the model most, the two models side by side, and how they were fitted."""
+"""Tables as HTML: the most suspicious rows, the noise law, the models side by side, and how they were fitted."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import pandas as pd
 
 from rcgp.report.summary import Numbers, Regressor, Rows, Scores, listed_rows
 from rcgp.report.text import for_html, number, percent
+from rcgp.weights import NoiseLaw
+from rcgp.weights.noise_law import SCALES
 
-__all__ = ["MOST_COLUMNS", "fit_table", "row_table", "score_table"]
+__all__ = ["MOST_COLUMNS", "fit_table", "law_table", "row_table", "score_table"]
+
+_PROBABILITY = "outlier probability"
 
 #: Features shown beside each listed row: a table of hundreds of columns is for the file, not for a page.
 MOST_COLUMNS = 40
 
 
 def row_table(rows: Rows, X: pd.DataFrame) -> str:
-    """The most surprising rows, worst first, with their features; the script of the page makes it sortable."""
+    """The most suspicious rows first, with their features; the script of the page makes it sortable."""
     listed = listed_rows(rows)
     features = X.iloc[listed, :MOST_COLUMNS]
     columns: list[tuple[str, Numbers]] = [
@@ -27,10 +31,11 @@ def row_table(rows: Rows, X: pd.DataFrame) -> str:
         ("residual", rows.residual[listed]),
         ("score", rows.score[listed]),
         ("weight", rows.weight[listed]),
+        (_PROBABILITY, rows.probability[listed]),
     ]
     inputs = [(str(name), features[name].to_numpy(dtype=np.float64)) for name in features.columns]
     heads = ["row", *(name for name, _ in columns), "flagged", *(name for name, _ in inputs)]
-    head = "".join(_sortable_head(name, i, sorted_by=name == "score") for i, name in enumerate(heads))
+    head = "".join(_sortable_head(name, i, sorted_by=name == _PROBABILITY) for i, name in enumerate(heads))
     body = []
     for place, i in enumerate(listed):
         cells = [_label_cell(rows.label[i])]
@@ -41,6 +46,13 @@ def row_table(rows: Rows, X: pd.DataFrame) -> str:
         kind = ' class="flagged"' if rows.flagged[i] else ""
         body.append(f"<tr{kind}>{''.join(cells)}</tr>")
     return f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+
+
+def law_table(law: NoiseLaw) -> str:
+    """Share of the rows with noise of each scale, and of outliers."""
+    names = ["σ" if scale == 1.0 else f"{scale:g} σ" for scale in SCALES]
+    lines = [(name, [percent(share)]) for name, share in zip(names, law.shares, strict=True)]
+    return _plain_table(["noise", "share of rows"], [*lines, ("outlier", [percent(law.outlier_share)])])
 
 
 def score_table(robust: Scores, plain: Scores | None) -> str:
@@ -67,7 +79,7 @@ def fit_table(robust: Regressor, plain: Regressor | None, features: Sequence[str
         lines = [
             ("objective", [f"{report.objective} = {number(float(report.value))}" for report in known]),
             ("converged", ["yes" if report.converged else "no" for report in known]),
-            ("last word of the optimiser", [str(report.message) for report in known]),
+            ("message of the optimiser", [str(report.message) for report in known]),
             ("time", [f"{report.seconds:.2f} s" for report in known]),
             *_round_lines(known),
         ]
@@ -77,18 +89,18 @@ def fit_table(robust: Regressor, plain: Regressor | None, features: Sequence[str
 
 
 def _round_lines(reports: Sequence[Any]) -> list[tuple[str, list[str]]]:
-    """What each round of an adaptive fit trusted and scored; nothing for other fits."""
+    """What each expectation step of a robust fit kept and gained; nothing for other fits."""
     lines = []
     for i in range(max(len(getattr(report, "rounds", ())) for report in reports)):
         cells = []
         for report in reports:
             rounds = getattr(report, "rounds", ())
             cells.append(
-                f"{rounds[i].name}: {rounds[i].trusted} rows trusted, score {number(rounds[i].score)} for each"
+                f"{rounds[i].name}: {number(rounds[i].kept)} rows kept, log evidence {number(rounds[i].evidence)}"
                 if i < len(rounds)
                 else "–"
             )
-        lines.append((f"round {i + 1}", cells))
+        lines.append((f"step {i + 1}", cells))
     return lines
 
 

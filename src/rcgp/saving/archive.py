@@ -22,8 +22,11 @@ from rcgp.saving.whole import write_whole
 
 __all__ = ["FORMAT_VERSION", "SavedModelError", "raw_bytes", "read_archive", "write_archive"]
 
-#: The layout of the file that this version writes, and the newest that it reads.
-FORMAT_VERSION = 1
+#: The layout of the file that this version writes, and the only one that it reads.
+FORMAT_VERSION = 2
+
+#: The last version of rcgp that reads each older layout.
+_LAST_READER = {1: "0.1.0"}
 
 _FORMAT = "rcgp"
 #: What safetensors accepts as a header, in bytes; more is a sign of a foreign file.
@@ -66,7 +69,7 @@ def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         The description, and tensors on the CPU with memory of their own. Cost O(size).
 
     Raises:
-        SavedModelError: for a file that is missing, truncated, damaged, of another program or of a newer version.
+        SavedModelError: for a file that is missing, truncated, damaged, of another program or of another version.
     """
     name = repr(os.fspath(path))
     metadata, content = _checked_content(path, name)
@@ -198,10 +201,13 @@ def _check_version(metadata: dict[str, str], name: str) -> None:
     version = metadata.get("format_version", "")
     if not (version.isascii() and version.isdigit() and 0 < len(version) < 10 and int(version) > 0):
         raise SavedModelError(f"{name} is damaged: it does not say which version of the format it has")
+    written = f"{name} was written by rcgp {metadata.get('rcgp_version', 'unknown')} in format {version}"
     if int(version) > FORMAT_VERSION:
+        raise SavedModelError(f"{written}, and this rcgp reads format {FORMAT_VERSION} only: upgrade rcgp to read it")
+    if int(version) < FORMAT_VERSION:
+        reader = _LAST_READER[int(version)]
         raise SavedModelError(
-            f"{name} was written by rcgp {metadata.get('rcgp_version', 'unknown')} in format {version}, and this rcgp "
-            f"reads formats up to {FORMAT_VERSION}: upgrade rcgp to read it"
+            f"{written}, with models of an earlier method: read it with rcgp {reader}, or fit the model again"
         )
 
 

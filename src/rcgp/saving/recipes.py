@@ -22,15 +22,16 @@ from rcgp.saving.archive import SavedModelError
 from rcgp.weights import (
     Constant,
     InverseMultiquadric,
+    LawWeight,
+    NoiseLaw,
     NoNoiseTerm,
     NoShrinkage,
     OneSided,
-    Plateau,
     Product,
-    Rejection,
     SquaredExponential,
     WeightFunction,
 )
+from rcgp.weights.noise_law import SCALES
 
 __all__ = ["FAMILIES", "RECIPES", "Arguments", "Recipe", "Shapes", "check_arguments"]
 
@@ -69,6 +70,11 @@ def _boolean(value: Any) -> bool:
     return type(value) is bool
 
 
+def _shares(value: Any) -> bool:
+    numbers_only = isinstance(value, list) and len(value) == len(SCALES) + 1 and all(type(x) is float for x in value)
+    return numbers_only and min(value) >= 0.0 and abs(sum(value) - 1.0) < 1e-6
+
+
 #: The threshold c of a weight, and for each kind whether the constructor is given c and whether c is trainable.
 _THRESHOLDS = {
     "rule": (False, False),
@@ -90,8 +96,10 @@ _REQUIREMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "power": ("a finite number", lambda value: type(value) in (int, float) and math.isfinite(value)),
     "q": ("0, 1, 2 or 3", lambda value: type(value) is int and 0 <= value <= 3),
     "rows": ("a positive integer", _positive_integer),
+    "shares": (f"{len(SCALES) + 1} shares that add up to one", _shares),
     "side": ("above or below", lambda value: isinstance(value, str) and value in ("above", "below")),
     "terms": ("a positive integer", _positive_integer),
+    "width": ("a positive number or null", lambda value: value is None or (type(value) is float and value > 0)),
     "threshold": (f"one of {', '.join(_THRESHOLDS)}", lambda value: isinstance(value, str) and value in _THRESHOLDS),
 }
 
@@ -218,6 +226,13 @@ def _composed_weight(cls: type[nn.Module], part: str, *names: str, many: bool = 
     )
 
 
+def _law_weight(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
+    *shares, outlier_share = arguments["shares"]
+    width = math.inf if arguments["width"] is None else arguments["width"]  # which JSON does not have
+    rows = torch.zeros(arguments["rows"])
+    return LawWeight(NoiseLaw(tuple(shares), outlier_share, width), rows, rows)
+
+
 _ALL = (
     _kernel(kernels.RBFKernel, lambda d, a: {"raw_lengthscale": (1, d)}, "ard_num_dims"),
     _kernel(kernels.MaternKernel, lambda d, a: {"raw_lengthscale": (1, d)}, "ard_num_dims", "nu"),
@@ -266,18 +281,15 @@ _ALL = (
     _threshold_weight(InverseMultiquadric),
     _threshold_weight(SquaredExponential),
     Recipe(
-        Plateau,
+        LawWeight,
         WeightFunction,
-        lambda a: {"centre": (a["rows"],), "threshold": (a["rows"],)},
-        {"rows": lambda weight: weight.centre.shape[0]},
-        lambda a, parts: Plateau(torch.zeros(a["rows"]), torch.ones(a["rows"])),
-    ),
-    Recipe(
-        Rejection,
-        WeightFunction,
-        lambda a: dict.fromkeys(("centre", "threshold", "deviation"), (a["rows"],)),
-        {"rows": lambda weight: weight.centre.shape[0]},
-        lambda a, parts: Rejection(torch.zeros(a["rows"]), torch.ones(a["rows"]), torch.ones(a["rows"])),
+        lambda a: dict.fromkeys(("mean", "variance", "local", "relative"), (a["rows"],)),
+        {
+            "rows": lambda weight: weight.mean.shape[0],
+            "shares": lambda weight: [*weight.law.shares, weight.law.outlier_share],
+            "width": lambda weight: weight.law.width if math.isfinite(weight.law.width) else None,
+        },
+        _law_weight,
     ),
     _composed_weight(OneSided, "weight", "side"),
     _composed_weight(NoShrinkage, "weight"),

@@ -1,11 +1,11 @@
-"""A robust sparse GP fitted to rows that are gone through in pieces: more than memory holds, on whatever machines.
+"""A robust sparse GP fitted to rows that are read in chunks: more than memory holds, on one machine or many.
 
-1. Count the rows, and fetch a random sample of them by their numbers, which do not depend on the pieces.
-2. Choose the hyperparameters on that sample, by an exact model: n³ for a thousand rows is little.
+1. Count the rows, and fetch a random sample of them by their numbers, which do not depend on the chunks.
+2. Choose hyperparameters, noise law and local noise on that sample, by an exact model: n³ is little for it.
 3. Choose the inducing points among up to 20 000 rows by the fitted kernel.
 4. Weigh all rows and sum up their statistics: :mod:`rcgp.training.weighing`.
 
-Every pass is a sum, or a collection, of what a task (:mod:`rcgp.training.row_tasks`) makes of each piece.
+Every pass is a sum, or a collection, of what a task (:mod:`rcgp.training.passes`) makes of each chunk.
 """
 
 from __future__ import annotations
@@ -13,36 +13,88 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from rcgp.chunks import Chunks, Engine
+from rcgp.core.pseudo import pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import CANDIDATES, check_selection, choose_inducing
 from rcgp.models.posterior import PosteriorProcess
 from rcgp.models.validation import check_inducing
-from rcgp.training.adaptive import centre_on, fit_adaptive
-from rcgp.training.adaptive_report import AdaptiveReport
-from rcgp.training.calibration import scale_variance
 from rcgp.training.fit import FitError, FitReport, fit
+from rcgp.training.judgement import doubts_of, judge_rows
 from rcgp.training.memory import check_inducing_memory
-from rcgp.training.row_tasks import Diagnose, View
-from rcgp.training.rows import Prediction, leave_out_score_of, robust_spread_of
+from rcgp.training.objectives import log_prior
+from rcgp.training.passes import ByLaw, Diagnose
+from rcgp.training.robust import fit_robust
 from rcgp.training.sampling import Sample, draw, take_all
 from rcgp.training.search import Progress
 from rcgp.training.stages import Stages
-from rcgp.training.weighing import posterior_of_sample, weigh_all
-from rcgp.weights import Constant
+from rcgp.training.weighing import weigh_all
+from rcgp.weights import Constant, NoiseLaw
 
-__all__ = ["ChunkedFit", "fit_chunks", "robust_model"]
-
-# The weight of a row at its threshold is the root of a half.
-_TRUSTED = 0.5**0.5
+__all__ = ["ChunkedFit", "Predictor", "fit_chunks", "robust_model"]
 
 #: Builds the exact model of some rows, given X, y and factors on their precision, or none.
 Build = Callable[[Tensor, Tensor, Tensor | None], RCGP]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Answers of a fitted sparse model at new inputs: small, and independent of any rows.
+
+    Attributes:
+        diagnose: knows the posterior and the noise.
+    """
+
+    diagnose: Diagnose
+
+    @property
+    def process(self) -> PosteriorProcess:
+        """The posterior of f."""
+        view = self.diagnose.view
+        return PosteriorProcess(view.prior_mean, view.kernel, view.Z, self.diagnose.posterior)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean at ``q x d`` inputs: ``q``. Cost O(mq)."""
+        return self.process.mean(x)
+
+    def std(self, x: Tensor) -> Tensor:
+        """Standard deviation of f: ``q``. Cost O(m²q)."""
+        return self.process.variance(x).sqrt()
+
+    def noisy_std(self, x: Tensor) -> Tensor:
+        """Standard deviation of new observations that are no outliers: ``q``."""
+        return (self.process.variance(x) + self.noise_variance(x)).sqrt()
+
+    def noise_scale(self, x: Tensor) -> Tensor:
+        """σ² h(x), the squared scale of the noise law: ``q``."""
+        return self.diagnose.noise.variance * self.diagnose.view.local(x)
+
+    def noise_variance(self, x: Tensor) -> Tensor:
+        """Variance of the noise of good observations: ``q``."""
+        return self.diagnose.noise.law.variance * self.noise_scale(x)
+
+    def noise_std(self, x: Tensor) -> Tensor:
+        """Standard deviation of the noise of good observations: ``q``."""
+        return self.noise_variance(x).sqrt()
+
+    def quantile(self, level: float, x: Tensor) -> Tensor:
+        """Quantile of new observations that are no outliers, by the noise law: ``q``."""
+        deviation = self.diagnose.noise.law.quantile(
+            x.new_tensor(level), self.process.variance(x).clamp_min(0.0), self.noise_scale(x)
+        )
+        return self.mean(x) + deviation
+
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log density of ``q`` observations, as ones that are no outliers: ``q``."""
+        variance = self.process.variance(x).clamp_min(0.0)
+        return self.diagnose.noise.law.log_density(y - self.mean(x), variance, self.noise_scale(x))
 
 
 @dataclass(frozen=True)
@@ -50,17 +102,17 @@ class ChunkedFit:
     """A sparse model of rows that are not kept.
 
     Attributes:
-        diagnose: the task that says what the others think of each row of a chunk; it knows the posterior.
+        diagnose: the task that judges each row of a chunk; it knows the posterior and the noise.
         report: how the hyperparameters were chosen, on the sample.
         polished: how they were then improved on all rows, if they were.
         rows: number of rows that count.
         fitted_rows: number of those that the hyperparameters were fitted to.
-        spread: robust standard deviation of the standardised leave-one-out residuals, by their median size. Of all
-            rows, or of 20 000 where there are more; then its relative error is 0.8 %.
-        trusted_spread: the same of those rows that are trusted (weight above 0.71), which outliers do not raise: one
-            where intervals are right, above one where they are too narrow, below where they are too wide.
+        doubts: why the noise law may be wrong, a sentence each. By all rows, or by 20 000 where there are more.
+        trusted_spread: robust standard deviation of the standardised leave-one-out residuals of rows that keep more
+            than half of their weight, by their median size, over the same rows: one where intervals are right, above
+            one where they are too narrow, below where they are too wide.
         unseen: share of the variance of an observation that is prior variance which the inducing points do not see,
-            in the median of the same rows: a half is as much as all else, noise included.
+            in the median of the same rows.
         seconds: what each step took.
     """
 
@@ -69,21 +121,30 @@ class ChunkedFit:
     polished: FitReport | None
     rows: int
     fitted_rows: int
-    spread: float
+    doubts: tuple[str, ...]
     trusted_spread: float
     unseen: float
     seconds: dict[str, float]
 
     @property
+    def predictor(self) -> Predictor:
+        """What answers at new inputs."""
+        return Predictor(self.diagnose)
+
+    @property
     def process(self) -> PosteriorProcess:
-        """The posterior, which predicts anywhere."""
-        view = self.diagnose.view
-        return PosteriorProcess(view.prior_mean, view.kernel, view.Z, self.diagnose.posterior)
+        """The posterior of f, which predicts anywhere."""
+        return self.predictor.process
 
     @property
     def noise(self) -> Tensor:
         """The noise variance σ², a scalar."""
-        return self.diagnose.view.noise
+        return self.diagnose.noise.variance
+
+    @property
+    def noise_law(self) -> NoiseLaw:
+        """The noise law by which rows are flagged."""
+        return self.diagnose.flags.law
 
 
 def robust_model(X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:
@@ -98,7 +159,8 @@ def fit_chunks(
     engine: Engine,
     *,
     build: Build = robust_model,
-    adaptive: bool = True,
+    learned: bool = True,
+    local_noise: bool = True,
     inducing: int | Tensor = 500,
     selection: str = "greedy",
     fit_rows: int = 1000,
@@ -107,24 +169,26 @@ def fit_chunks(
     seed: int = 0,
     progress: bool | Progress = False,
 ) -> ChunkedFit:
-    """Fit a robust sparse GP to rows in pieces. The answer depends neither on the pieces nor on the engine.
+    """Fit a robust sparse GP to rows in chunks. The answer depends neither on the chunks nor on the engine.
 
     Args:
         chunks: the rows.
-        engine: who goes through them.
-        build: makes the exact model of the sample, whose kernel, mean, noise and (unless adaptive) weight are used.
-        adaptive: centre the weights on what the other rows predict, by :func:`rcgp.fit_adaptive` on the sample; else
-            they are those of the model, and :func:`rcgp.fit` chooses its hyperparameters by leave-one-out. A threshold
-            by the paper's rule is then the quantile of the distances of all rows from the prior mean, exactly.
+        engine: what goes through them.
+        build: makes the exact model of the sample, whose kernel, mean, noise and (unless learned) weight are used.
+        learned: learn the noise law and take the weights from it, by :func:`rcgp.fit_robust` on the sample and then by
+            all rows. Else weights are those of the model, and :func:`rcgp.fit` chooses its hyperparameters: by the
+            evidence for a weight that is constant in y, by leave-one-out for others. A threshold by the paper's rule
+            is then the quantile of the distances of all rows from the prior mean, exactly.
+        local_noise: let the noise differ from place to place, where it is learned and the sample shows it.
         inducing: number of inducing points, or ``m x d`` points.
         selection: how they are chosen; see :func:`rcgp.models.inducing.choose_inducing`.
         fit_rows: size of the sample on which hyperparameters are chosen.
-        polish: iterations in which the hyperparameters are then improved by the leave-one-out score of all rows (with
-            adaptive centring, of those that are trusted, and the factor of the sample's calibration is applied to the
-            variances again). Takes all rows into memory, and O(nm²) for each iteration.
+        polish: iterations in which the hyperparameters are then improved on all rows: by the bound on the evidence
+            with the weights that the rows have, or for a given weight by leave-one-out; the rows are then weighed
+            again. Takes all rows into memory, and O(nm²) for each iteration.
         max_iterations: limit on the iterations of each search on the sample.
         seed: of the sample and of the inducing points.
-        progress: as in :func:`rcgp.fit`; see :class:`rcgp.training.stages.Stages` for how steps and passes are told of.
+        progress: as in :func:`rcgp.fit`; see :class:`rcgp.training.stages.Stages` for steps and passes.
 
     Returns:
         The fit. Cost O(fit_rows³) for each evaluation on the sample, then O(nm²). Memory beside a chunk: O(fit_rows²),
@@ -142,15 +206,21 @@ def fit_chunks(
         points = _affordable(inducing, sample, rows)
     with stages.step("hyperparameters"), _rows_among_all(sample):
         model = build(sample.X, sample.y, sample.precision)
-        report = _choose(model, adaptive, max_iterations, stages.progress)
+        report = _choose(model, learned, local_noise, max_iterations, stages.progress)
     with stages.step("inducing points"):
         Z = _placed(points, model, candidates, selection, seed)
-    polished = _polished(model, chunks, engine, Z, report, polish, stages) if polish else None
+    weigh = partial(weigh_all, model, Z, chunks, engine, rows, learned=learned)
+    polished = None
+    if polish:
+        with stages.step("polish"):
+            everyone = take_all(chunks, engine)
+            with _rows_among_all(everyone):
+                polished = _polish(model, everyone, Z, weigh, learned, polish, stages.progress)
     with stages.step("all rows"):
-        diagnose = weigh_all(model, Z, report, chunks, engine, rows)
-        spread = _spread_of(diagnose, candidates)
+        diagnose = weigh()
+        quality = _quality(diagnose, model, candidates)
     report, fitted = replace(report, hyperparameters=model.listed_hyperparameters()), rows if polish else len(sample.y)
-    return ChunkedFit(diagnose, report, polished, rows, fitted, seconds=stages.seconds, **spread)
+    return ChunkedFit(diagnose, report, polished, rows, fitted, seconds=stages.seconds, **quality)
 
 
 def _affordable(inducing: int | Tensor, sample: Sample, rows: int) -> int | Tensor:
@@ -161,22 +231,37 @@ def _affordable(inducing: int | Tensor, sample: Sample, rows: int) -> int | Tens
 
 
 def _placed(points: int | Tensor, model: RCGP, candidates: Sample, selection: str, seed: int) -> Tensor:
-    """The inducing points as they were given, or so many chosen among the candidates."""
+    """The inducing points as given, or their number chosen among the candidates."""
     if isinstance(points, Tensor):
         return points
     return choose_inducing(model.kernel, candidates.X, points, selection, seed)
 
 
-def _spread_of(diagnose: Diagnose, some: Sample) -> dict[str, float]:
-    """How far these rows lie from what the others predict, and what the points do not see: by the fit's attributes."""
-    weights, mean, std = diagnose(some.chunk())
-    score, trusted = (some.y - mean) / std, weights > _TRUSTED
+class _Quality(TypedDict):
+    """The attributes of a fit that tell how far it can be relied on."""
+
+    doubts: tuple[str, ...]
+    trusted_spread: float
+    unseen: float
+
+
+def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> _Quality:
+    """How far the fit can be relied on, by these rows."""
+    found = diagnose(some.chunk())
+    deviation, core = some.y - found.mean, (found.variance + found.row_noise).sqrt()
+    kept = found.weights.square() * diagnose.view.local(some.X) > 0.5
+    scores = (deviation / core)[kept] if bool(kept.any()) else deviation / core
     unseen = torch.cat([block.unseen for block in diagnose.view.blocks(some.chunk())])
-    return {
-        "spread": robust_spread_of(score),
-        "trusted_spread": robust_spread_of(score[trusted] if bool(trusted.any()) else score),
-        "unseen": float((unseen / std.square()).median()),
-    }
+    if isinstance(diagnose.rule, ByLaw):
+        noise, probability = found.row_noise, found.probability
+        doubts = doubts_of(diagnose.flags.law, deviation, found.variance, noise, probability, found.precision)
+    else:
+        doubts = judge_rows(model, learn=not diagnose.flags.law.is_normal).doubts
+    return _Quality(
+        doubts=doubts,
+        trusted_spread=float(scores.abs().quantile(0.5)) / 0.6745,
+        unseen=float((unseen / found.std.square()).median()),
+    )
 
 
 @contextmanager
@@ -188,31 +273,26 @@ def _rows_among_all(sample: Sample) -> Iterator[None]:
         raise FitError(error.reason, int(sample.numbers[error.row]), error.clue) from error
 
 
-def _choose(model: RCGP, adaptive: bool, max_iterations: int, progress: bool | Progress) -> FitReport:
-    """The hyperparameters by the sample."""
-    if adaptive:
-        return fit_adaptive(model, max_iterations=max_iterations, progress=progress)
-    return fit(model, "loo", max_iterations=max_iterations, progress=progress)
-
-
-def _polished(
-    model: RCGP, chunks: Chunks, engine: Engine, Z: Tensor, report: FitReport, iterations: int, stages: Stages
-) -> FitReport:
-    """The hyperparameters improved on all rows, in a step of its own."""
-    with stages.step("polish"):
-        everyone = take_all(chunks, engine)
-        with _rows_among_all(everyone):
-            return _polish(model, everyone, Z, report, iterations, stages.progress)
+def _choose(model: RCGP, learned: bool, local_noise: bool, max_iterations: int, progress: bool | Progress) -> FitReport:
+    """Hyperparameters and, where it is learned, the noise law of the sample."""
+    if learned:
+        return fit_robust(model, local_noise=local_noise, max_iterations=max_iterations, progress=progress)
+    objective = "marginal" if model.weight.constant_in_y else "loo"
+    return fit(model, objective, max_iterations=max_iterations, progress=progress)
 
 
 def _polish(
-    model: RCGP, everyone: Sample, Z: Tensor, report: FitReport, iterations: int, progress: bool | Progress
+    model: RCGP,
+    everyone: Sample,
+    Z: Tensor,
+    weigh: Callable[[], Diagnose],
+    learned: bool,
+    iterations: int,
+    progress: bool | Progress,
 ) -> FitReport:
-    """Improve the hyperparameters of the sample's model by the leave-one-out score of all rows.
+    """Improve the hyperparameters of the sample's model by all rows. Cost O(nm²) for each iteration.
 
-    Cost O(nm²) for each iteration. The search chooses the variances anew, by a leave-one-out score, which is
-    optimistic. So they are multiplied again by the factor of the sample's calibration: the thresholds are in standard
-    deviations of a calibrated model.
+    By the noise law it is the maximisation step of :mod:`rcgp.training.robust`, with the weights of all rows.
     """
     sparse = SparseRCGP(
         everyone.X,
@@ -223,23 +303,24 @@ def _polish(
         weight=Constant(),  # a constructor starts a trainable threshold anew
         sample_weight=everyone.precision,
     )
-    sparse.weight = model.weight
+    sparse.weight = model.weight if not learned else Constant()
     # Noise with its constraint and priors.
     sparse.register_constraint("raw_noise", model.raw_noise_constraint)
     sparse.raw_noise = model.raw_noise
     for name, module, prior, closure, setting in model.named_priors():
         if module is model:  # those of its parts come with the parts
             sparse.register_prior(name, prior, closure, setting)
-    if not isinstance(report, AdaptiveReport):
-        return fit(sparse, "loo", max_iterations=iterations, progress=progress)
-    with torch.no_grad():
-        view = View.of(model, Z)
-        first = PosteriorProcess(view.prior_mean, view.kernel, Z, posterior_of_sample(model, view))
-        row_noise = view.noise if everyone.precision is None else view.noise / everyone.precision
-        std = (first.variance(everyone.X) + row_noise).sqrt()
-        centre_on(sparse, first.mean(everyone.X), std, report.reach)
-        prediction = Prediction(*sparse.leave_one_out())
-        trusted = prediction.score(everyone.y).abs() <= report.reach
-    polished = fit(sparse, leave_out_score_of(trusted), max_iterations=iterations, progress=progress)
-    scale_variance(model, report.calibration)  # whose kernel and noise are those of the sparse model
-    return replace(polished, hyperparameters=sparse.listed_hyperparameters())
+    options: dict[str, Any] = {"max_iterations": iterations, "progress": progress}
+    if not learned:
+        return fit(sparse, "elbo" if sparse.weight.constant_in_y else "loo", **options)
+    diagnose = weigh()
+    weighed = [diagnose.rule(diagnose.view, block) for block in diagnose.view.blocks(everyone.chunk())]
+    weight, slope = (torch.cat([getattr(part, name) for part in weighed]) for name in ("weight", "slope"))
+    good = float((1.0 - diagnose(everyone.chunk()).probability).sum())
+
+    def evidence(model: SparseRCGP) -> Tensor:
+        pseudo = pseudo_data(model.residual(), weight, slope, model.noise, model.sample_weight)
+        return model.signal_evidence(pseudo) - 0.5 * good * model.noise.log() + log_prior(model)
+
+    evidence.__name__ = "evidence of the weighed rows"  # reports and errors show it
+    return fit(sparse, evidence, **options)

@@ -98,6 +98,7 @@ def fit(
     seed: int | None = None,
     progress: bool | Progress = False,
     tolerance: float = TOLERANCE,
+    goal: float = -math.inf,
 ) -> FitReport:
     """Choose the hyperparameters of a model by maximising an objective with L-BFGS-B.
 
@@ -118,6 +119,7 @@ def fit(
         seed: seed of the restarts.
         progress: ``True`` shows evaluations and best value on standard error; or a function called with both.
         tolerance: gain of an iteration below which a search ends, relative to the value for each observation and to 1.
+        goal: value to be reached; a start that clearly cannot is given up early.
 
     Returns:
         The report. Cost O(n³) for each evaluation.
@@ -141,7 +143,7 @@ def fit(
         reporter(progress) as report,
     ):
         search = Search(model, function, report)
-        outcomes = _search_all(search, restarts, max_iterations, seed, tolerance)
+        outcomes = _search_all(search, restarts, max_iterations, seed, tolerance, goal)
     best = max(outcomes, key=lambda outcome: outcome.value)
     if best.value == -math.inf:
         size = model.residual().detach().abs()
@@ -166,14 +168,14 @@ def fit(
 
 
 def _search_all(
-    search: Search, restarts: int, max_iterations: int, seed: int | None, tolerance: float
+    search: Search, restarts: int, max_iterations: int, seed: int | None, tolerance: float, goal: float
 ) -> list[Outcome]:
     """Search from all starts. The model is then at the best end; as it was before where there is none, or one fails.
 
     After an interrupt it is at the best point met.
     """
     try:
-        outcomes = [search.run(start, max_iterations, tolerance) for start in search.starts(restarts, seed)]
+        outcomes = [search.run(start, max_iterations, tolerance, goal) for start in search.starts(restarts, seed)]
     except KeyboardInterrupt:
         if search.best is None:
             search.restore()

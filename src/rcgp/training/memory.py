@@ -11,7 +11,7 @@ from rcgp.models.inducing import CANDIDATES
 __all__ = ["available_memory", "check_inducing_memory", "gigabytes", "inducing_bytes"]
 
 # m x m matrices of float64 held at the peak of a sparse fit with m inducing points, as measured.
-_MATRICES = 8.0
+_MATRICES = 12.0
 
 
 def inducing_bytes(points: int, rows: int) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.chunks import Chunk, Chunks, Engine
-from rcgp.training.row_tasks import used_rows
+from rcgp.training.passes import used_rows
 
 __all__ = ["Sample", "draw", "take_all"]
 

@@ -40,6 +40,11 @@ _MEMORY = 30
 #: Gain of an iteration, relative to the value for each observation and to one, below which a search ends: SciPy's.
 TOLERANCE = 2.2e-9
 
+# Iterations after which a search without hope is given up, and how much of what it gained so far it may still gain.
+# Measured on 50 problems, what is missing after five iterations is at most an eighth of what they gained.
+# With few rows all gains are small, and some nats more are nothing.
+_PATIENCE, _HOPE, _SLACK = 5, 0.25, 5.0
+
 # Gradient for each observation, in natural scales, below which a point is as good as the best.
 _FLAT = 1e-4
 
@@ -135,10 +140,11 @@ class Search:
         self.reason = reason
         return -math.inf, np.zeros_like(x)
 
-    def run(self, start: Vector, max_iterations: int, tolerance: float = TOLERANCE) -> Outcome:
+    def run(self, start: Vector, max_iterations: int, tolerance: float = TOLERANCE, goal: float = -math.inf) -> Outcome:
         """L-BFGS-B from one start, on the negative objective for each observation.
 
-        It ends where an iteration gains less than the tolerance, relative to the value and to one.
+        It ends where an iteration gains less than the tolerance, relative to the value and to one. It is given up where
+        the goal is out of reach: a quarter of all that was gained in some iterations would not do.
         """
         at_start = self.evaluate(start)
         best, slope = Outcome(at_start[0], start), float(np.abs(at_start[1]).max(initial=0.0)) / self.size
@@ -158,12 +164,21 @@ class Search:
             # From the start on: the tolerance is relative to the value, which the units of y shift.
             return (at_start[0] - value) / self.size, -gradient / self.size
 
+        iterations = 0
+
+        def check_goal(intermediate_result: scipy.optimize.OptimizeResult) -> None:
+            nonlocal iterations
+            iterations += 1
+            if iterations >= _PATIENCE and goal - best.value > _SLACK + _HOPE * (best.value - at_start[0]):
+                raise StopIteration
+
         result = scipy.optimize.minimize(
             loss,
             start,
             jac=True,
             method="L-BFGS-B",
             bounds=scipy.optimize.Bounds(self.lower / self.scale, self.upper / self.scale),
+            callback=check_goal,
             options={
                 "maxiter": max_iterations,
                 "maxfun": 20 * max_iterations,

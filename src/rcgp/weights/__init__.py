@@ -19,20 +19,19 @@ A class of your own needs ``forward`` alone; its slope then comes from autograd:
 from rcgp.weights.base import WeightFunction, smallest_weight
 from rcgp.weights.composed import NoNoiseTerm, NoShrinkage, OneSided, Product
 from rcgp.weights.elementary import Constant, Heteroskedastic
-from rcgp.weights.plateau import Plateau
-from rcgp.weights.rejection import Rejection
+from rcgp.weights.noise_law import LawWeight, NoiseLaw
 from rcgp.weights.thresholds import InverseMultiquadric, SquaredExponential, ThresholdWeight, quantile_threshold
 
 __all__ = [
     "Constant",
     "Heteroskedastic",
     "InverseMultiquadric",
+    "LawWeight",
     "NoNoiseTerm",
     "NoShrinkage",
+    "NoiseLaw",
     "OneSided",
-    "Plateau",
     "Product",
-    "Rejection",
     "SquaredExponential",
     "ThresholdWeight",
     "WeightFunction",

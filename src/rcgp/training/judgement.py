@@ -1,0 +1,122 @@
+"""What a fitted model's noise law says of each row, and whether it can be relied on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rcgp.core.loo import LeaveOneOut
+from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
+from rcgp.models import RCGP
+from rcgp.models.defaults import robust_spread
+from rcgp.weights import LawWeight, NoiseLaw
+from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES
+
+__all__ = ["Judgement", "doubts_of", "judge_rows"]
+
+# Shares that raise a doubt: rows whose noise is of the widest scale, so that errors and a heavy tail look alike; rows
+# that count less than half; and how far off the coverage of a 95 % interval may be.
+_WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
+
+# Standard errors of a coverage that chance explains.
+_CHANCE = 2.0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a noise law says of the rows of a model.
+
+    Attributes:
+        law: the law.
+        noise: its noise variance σ², a scalar.
+        outlier_probability: probability that each row is an outlier, ``n``.
+        doubts: why the answer may be wrong, a sentence each.
+    """
+
+    law: NoiseLaw
+    noise: Tensor
+    outlier_probability: Tensor
+    doubts: tuple[str, ...]
+
+    def law_weight(self, model: RCGP, mean: Tensor, variance: Tensor, x: Tensor) -> LawWeight:
+        """The law's weight for other rows, given predictions of f relative to the prior mean, ``q`` each.
+
+        Args:
+            model: the model.
+            mean, variance: the predictions.
+            x: ``q x d`` inputs.
+        """
+        return LawWeight(self.law, mean, variance, model.noise_scale(x) / model.noise.detach())
+
+
+def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
+    """The law of a fitted model and what it says of each row. Cost O(n³) to learn it, else O(n).
+
+    Args:
+        model: fitted.
+        learn: learn the law from the model's leave-one-out predictions; else it is the model's own.
+    """
+    with torch.no_grad():
+        model = model.in_float64()
+        residual, noise = model.residual(), model.noise.detach()
+        relative = torch.ones_like(residual) if model.sample_weight is None else model.sample_weight.reciprocal()
+        if learn:
+            cavity = model.latent_leave_one_out(model.training_terms())
+            width = OUTLIER_WIDTH * robust_spread(residual)
+            limits = (float(noise) * 1e-12, float(noise) * 1e12)
+            learned = learn_law(residual, cavity, noise, relative, width, bounds=limits)
+            law, noise = learned.law, learned.noise
+            probability, precision = learned.rows.outlier, learned.rows.precision
+        else:
+            law, probability = model.noise_law, model.outlier_probability()
+            if not isinstance(model.weight, LawWeight):
+                return Judgement(law, noise, probability, _few(len(residual)))
+            cavity = LeaveOneOut(model.weight.mean, model.weight.variance)
+            relative = relative * model.weight.local
+            precision = model.weight.responsibilities(residual, noise).precision
+        doubts = doubts_of(law, residual - cavity.mean, cavity.variance, noise * relative, probability, precision)
+        return Judgement(law, noise, probability, doubts)
+
+
+def doubts_of(
+    law: NoiseLaw, deviation: Tensor, variance: Tensor, row_noise: Tensor, probability: Tensor, precision: Tensor
+) -> tuple[str, ...]:
+    """Why a law may be wrong, a sentence each; none where all is well.
+
+    Args:
+        law: the law.
+        deviation: ``n`` residuals from the leave-one-out predictions.
+        variance: ``n`` variances of f in these predictions.
+        row_noise: ``n`` noise variances σ² of the rows.
+        probability: ``n`` probabilities that a row is an outlier.
+        precision: ``n`` squared weights.
+    """
+    n = len(deviation)
+    doubts = [*_few(n)]
+    if law.shares[-1] > _WIDE:
+        doubts.append(
+            f"errors and heavy-tailed noise cannot be told apart: {law.shares[-1]:.0%} of the rows have noise "
+            f"{SCALES[-1]:g} times as wide as most, and count little without being flagged"
+        )
+    if (down := float((precision < 0.5).double().mean())) > _DOWN_WEIGHTED:
+        doubts.append(
+            f"{down:.0%} of the rows count less than half: where more than a third does, a majority may be wrong"
+        )
+    good = 1.0 - probability
+    bound = law.quantile(deviation.new_tensor(0.975), variance.clamp_min(0.0), row_noise)
+    covered = float((good * (deviation.abs() <= bound)).sum() / good.sum().clamp_min(1e-300))
+    error = _CHANCE * (0.95 * 0.05 / max(float(good.sum()), 1.0)) ** 0.5
+    if n >= sum(PRIOR_COUNTS) and abs(covered - 0.95) > max(_OFF, error) + 1e-9:
+        doubts.append(
+            f"the noise law does not fit: {covered:.0%} of the good rows lie within their 95 % leave-one-out interval"
+        )
+    return tuple(doubts)
+
+
+def _few(rows: int) -> tuple[str, ...]:
+    """Fewer rows than the law's prior stands for."""
+    if rows >= sum(PRIOR_COUNTS):
+        return ()
+    return (f"{rows} {'row is' if rows == 1 else 'rows are'} too few to tell errors from good observations",)

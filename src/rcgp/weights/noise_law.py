@@ -1,0 +1,247 @@
+"""The noise law: a mixture of normal scales and outliers, and the weight function that belongs to it.
+
+A good observation has normal noise of standard deviation σ s_k, s_k ∈ {1, 2, 4}, with share π_k; with share π_o an
+observation is an outlier, and its residual e = y − m(x) has a Cauchy density o(e) of half-width b around the prior
+mean. Normal, heavy-tailed and contaminated noise are all in it.
+
+Let N(μ_i, v_i) be the prediction of f(x_i) from all other rows, relative to the prior mean. The responsibility of each
+component for row i is
+
+    ρ_ik ∝ π_k N(e_i; μ_i, v_i + σ² s_k²),        ρ_io ∝ π_o o(e_i),
+
+the weight of the row is that of iteratively reweighted least squares, w̃_i² = Σ_k ρ_ik / s_k², and ρ_io is the
+probability that the row is an outlier. Since μ_i and v_i do not depend on y_i, this is a weight function like any
+other, with the slope
+
+    ∂_y log w̃_i² = Σ_k ρ_ik (g_ik − ḡ_i) / s_k² / w̃_i²,
+
+g_ik = −(e_i − μ_i) / (v_i + σ² s_k²), g_io = −2e_i / (b² + e_i²), ḡ_i = Σ ρ_i g_i over all components.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rcgp.weights.base import WeightFunction, smallest_weight
+
+__all__ = ["OUTLIER_WIDTH", "SCALES", "LawWeight", "NoiseLaw", "Responsibilities", "responsibilities"]
+
+#: Scales of the noise of good observations, in units of σ. Finer or wider grids change nothing that can be measured.
+SCALES = (1.0, 2.0, 4.0)
+
+#: Half-width b of the density of outliers in robust standard deviations of y − m(x): broad, so that where an outlier
+#: lies says little, and a Cauchy density, so that no outlier is too far away to be one.
+OUTLIER_WIDTH = 3.0
+
+# Steps of a bisection for quantiles: 2⁻⁶⁰ of the bracket is beyond the digits of a number.
+_BISECTIONS = 60
+
+
+@dataclass(frozen=True)
+class NoiseLaw:
+    """How the noise of a table is distributed.
+
+    Attributes:
+        shares: share π_k of each scale of :data:`SCALES` among all rows.
+        outlier_share: share π_o of outliers; all shares add up to one.
+        width: half-width b of the density of outliers, in the units of y.
+    """
+
+    shares: tuple[float, ...]
+    outlier_share: float
+    width: float
+
+    @classmethod
+    def normal(cls) -> NoiseLaw:
+        """Every row has normal noise of standard deviation σ."""
+        return cls((1.0, *(0.0 for _ in SCALES[1:])), 0.0, math.inf)
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether the noise is normal, without outliers."""
+        return self.shares[0] == 1.0
+
+    @property
+    def good_shares(self) -> tuple[float, ...]:
+        """Share of each scale among the rows that are no outliers."""
+        total = sum(self.shares)
+        return tuple(share / total for share in self.shares)
+
+    @property
+    def variance(self) -> float:
+        """Variance of the noise of good rows, in units of σ²."""
+        return sum(share * scale**2 for share, scale in zip(self.good_shares, SCALES, strict=True))
+
+    def log_shares(self, like: Tensor) -> Tensor:
+        """log π of each scale and, last, of outliers, as a tensor."""
+        return like.new_tensor([*self.shares, self.outlier_share]).log()
+
+    def log_density(self, deviation: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+        """Log density of good observations under their prediction: log Σ_k π_k N(deviation; 0, v + σ² s_k²).
+
+        Args:
+            deviation: ``...`` observations minus predicted means.
+            variance: ``...`` variances v of f.
+            noise: ``...`` noise variance σ² at each.
+        """
+        total = variance.unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(deviation)
+        terms = -0.5 * (math.log(2.0 * math.pi) + total.log() + deviation.unsqueeze(-1).square() / total)
+        return torch.logsumexp(terms + deviation.new_tensor(self.good_shares).log(), dim=-1)
+
+    def quantile(self, q: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+        """Quantiles of the deviation of good observations from their predicted means, by bisection.
+
+        Args:
+            q: ``...`` probabilities in (0, 1).
+            variance, noise: as in :meth:`log_density`; all broadcast.
+        """
+        q, variance, noise = torch.broadcast_tensors(q, variance, noise)  # type: ignore[no-untyped-call]
+        normal: Tensor = torch.special.ndtri(q)
+        if self.is_normal:
+            return normal * (variance + noise).sqrt()
+        std = (variance.unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(q)).sqrt()
+        shares = q.new_tensor(self.good_shares)
+        ends = torch.stack([normal * std[..., 0], normal * std[..., -1]])  # those of the narrowest and widest scale
+        low, high = ends.amin(dim=0), ends.amax(dim=0)
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            below = (shares * torch.special.ndtr(middle.unsqueeze(-1) / std)).sum(dim=-1) < q
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return 0.5 * (low + high)
+
+    def __str__(self) -> str:
+        if self.is_normal:
+            return "The noise is normal, without outliers."
+        wide = 1.0 - self.good_shares[0]
+        tail = "The noise is nearly normal" if wide < 0.05 else f"The noise has heavy tails ({wide:.0%} beyond normal)"
+        lines = [f"{tail}; {self.outlier_share:.1%} of the rows are outliers.", "  noise             share of rows"]
+        for scale, share in zip(SCALES, self.shares, strict=True):
+            lines.append(f"  {'σ' if scale == 1.0 else f'{scale:g}σ':<16}  {share:>7.1%}")
+        return "\n".join([*lines, f"  {'outlier':<16}  {self.outlier_share:>7.1%}"])
+
+
+class Responsibilities(NamedTuple):
+    """What each component of a law has to do with each row.
+
+    Attributes:
+        share: ``... x n x 4`` responsibilities ρ: of each scale and, last, of outliers.
+        log_density: ``... x n`` log density of each row under the law, given all others.
+        score: ``... x n x 3`` deviations (e − μ) / S_k from the prediction of each scale, S_k² = v + σ² s_k².
+        std: ``... x n x 3`` those standard deviations S_k.
+        far: ``... x n`` residuals e over the half-width b of the density of outliers.
+        width: ``... x 1`` that half-width.
+    """
+
+    share: Tensor
+    log_density: Tensor
+    score: Tensor
+    std: Tensor
+    far: Tensor
+    width: Tensor
+
+    @property
+    def outlier(self) -> Tensor:
+        """Probability that each row is an outlier, ``... x n``."""
+        return self.share[..., -1]
+
+    @property
+    def precision(self) -> Tensor:
+        """E[s⁻²], the squared weight of each row before any local scale, ``... x n``."""
+        return self.share[..., :-1] @ _squared_scales(self.share).reciprocal()
+
+    @property
+    def slope(self) -> Tensor:
+        """∂_y log w̃², ``... x n``; zero where the weight is."""
+        outlier = -2.0 * self.far / (1.0 + self.far.square()) / self.width
+        pull = torch.cat([-self.score / self.std, outlier.unsqueeze(-1)], dim=-1)  # g, ... x n x 4
+        mean_pull = (self.share * pull).sum(dim=-1, keepdim=True)
+        change = (self.share * (pull - mean_pull))[..., :-1] @ _squared_scales(self.share).reciprocal()
+        precision = self.precision
+        kept = precision > smallest_weight(precision.dtype) ** 2
+        return torch.where(kept, change / torch.where(kept, precision, 1.0), torch.zeros_like(change))
+
+
+def responsibilities(
+    residual: Tensor, mean: Tensor, variance: Tensor, noise: Tensor, log_shares: Tensor, width: Tensor
+) -> Responsibilities:
+    """The expectation step: which component each row comes from, by its prediction from all others. Cost O(n).
+
+    Args:
+        residual: ``... x n`` residuals e = y − m(x).
+        mean, variance: ``... x n`` leave-one-out mean μ and variance v of f(x_i), relative to the prior mean.
+        noise: ``... x n`` noise variance σ² of each row, or broadcasting with it.
+        log_shares: ``... x 4`` log π of the scales and, last, of outliers.
+        width: ``...`` half-width b of the density of outliers.
+    """
+    limit = torch.finfo(residual.dtype).max ** 0.4  # whose squares are ordinary numbers
+    width = width.unsqueeze(-1)
+    far = (residual / width).clamp(-limit, limit)
+    deviation = residual - mean
+    total = variance.clamp_min(0.0).unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(residual)  # ... x n x 3
+    std = total.sqrt()
+    # Divided before it is squared: an observation of 1e300 has no square.
+    score = (deviation.unsqueeze(-1) / std).clamp(-limit, limit)
+    good = -0.5 * math.log(2.0 * math.pi) - std.log() - 0.5 * score.square()
+    outlier = -(math.pi * width).log() - torch.log1p(far.square())
+    terms = torch.cat([good, outlier.unsqueeze(-1)], dim=-1) + log_shares.unsqueeze(-2)
+    return Responsibilities(terms.softmax(dim=-1), terms.logsumexp(dim=-1), score, std, far, width)
+
+
+class LawWeight(WeightFunction):
+    """The weight of a learned noise law, w̃² = E[s⁻² | y, all other rows] / h: what a robust fit puts into a model.
+
+    Args:
+        law: the noise law.
+        mean, variance: ``n`` leave-one-out mean and variance of f(x_i), relative to the prior mean.
+        local: ``n`` local factors h on the noise variance. Default: 1.
+        relative: ``n`` known factors on it, the reciprocals of sample weights p: row i has σ² h_i / p_i. They are no
+            part of the weight, since pseudo-data have them already. Default: 1.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    local: Tensor
+    relative: Tensor
+
+    def __init__(
+        self,
+        law: NoiseLaw,
+        mean: Tensor,
+        variance: Tensor,
+        local: Tensor | None = None,
+        relative: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.law = law
+        self.register_buffer("mean", mean.detach().clone())
+        self.register_buffer("variance", variance.detach().clone())
+        self.register_buffer("local", torch.ones_like(mean) if local is None else local.detach().clone())
+        self.register_buffer("relative", torch.ones_like(mean) if relative is None else relative.detach().clone())
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{scale:g}σ: {share:.3g}" for scale, share in zip(SCALES, self.law.shares, strict=True))
+
+    def responsibilities(self, residual: Tensor, noise: Tensor) -> Responsibilities:
+        """Which component of the law each row comes from: see :func:`responsibilities`."""
+        row_noise = noise.unsqueeze(-1) * self.local * self.relative
+        log_shares, width = self.law.log_shares(residual), residual.new_tensor(self.law.width)
+        return responsibilities(residual, self.mean, self.variance, row_noise, log_shares, width)
+
+    def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        squared = self.responsibilities(residual, noise).precision / self.local
+        return squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt()  # at zero a root has no gradient
+
+    def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        return self.responsibilities(residual, noise).slope
+
+    def of_row(self, row: int) -> LawWeight:
+        return LawWeight(self.law, *(part[row] for part in (self.mean, self.variance, self.local, self.relative)))
+
+
+def _squared_scales(like: Tensor) -> Tensor:
+    return like.new_tensor([scale**2 for scale in SCALES])

@@ -1,0 +1,179 @@
+"""Learning the noise law: expectation and maximisation against a transcription in loops, and the bound F."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import torch
+
+from rcgp.core import evidence
+from rcgp.core.loo import LeaveOneOut
+from rcgp.core.noise_law import PRIOR_COUNTS, learn_law, local_squares, log_bound
+from rcgp.core.pseudo import PseudoData
+from rcgp.weights.noise_law import SCALES, Responsibilities
+
+WIDTH = 3.0
+
+
+def make_rows(n=200, share=0.1, seed=0):
+    """Residuals with outliers, and leave-one-out predictions of them."""
+    random = np.random.default_rng(seed)
+    mean, variance = random.standard_normal(n), 0.02 * random.random(n)
+    e = mean + np.sqrt(variance) * random.standard_normal(n) + 0.3 * random.standard_normal(n)
+    e[: round(share * n)] = random.uniform(4.0, 9.0, round(share * n))
+    return tuple(torch.from_numpy(part) for part in (e, mean, variance, 0.5 + random.random(n)))
+
+
+def one_step(e, mean, variance, relative, counts, noise):
+    """One step of expectation and maximisation, row by row."""
+    shares = np.array(counts) / np.sum(counts)
+    total, squares, good = np.array(PRIOR_COUNTS), 0.0, 0.0
+    for i in range(len(e)):
+        own = noise * relative[i] * np.square(SCALES)
+        density = [
+            share * scipy.stats.norm(mean[i], np.sqrt(variance[i] + a)).pdf(e[i])
+            for share, a in zip(shares[:-1], own, strict=True)
+        ]
+        density.append(shares[-1] * scipy.stats.cauchy(0.0, WIDTH).pdf(e[i]))
+        rho = np.array(density) / np.sum(density)
+        total = total + rho
+        for k, a in enumerate(own):
+            gain = a / (variance[i] + a)
+            expected = (gain * (e[i] - mean[i])) ** 2 + gain * variance[i]  # E[ε² | scale k]
+            squares += rho[k] * expected / (SCALES[k] ** 2 * relative[i])
+            good += rho[k]
+    return total, squares / good
+
+
+def test_steps_are_those_of_the_formulas():
+    e, mean, variance, relative = make_rows(40)
+    counts, noise = np.array(PRIOR_COUNTS), 0.2
+    for _ in range(3):
+        counts, noise = one_step(e.numpy(), mean.numpy(), variance.numpy(), relative.numpy(), counts, noise)
+    cavity = LeaveOneOut(mean, variance)
+    found = learn_law(e, cavity, torch.tensor(0.2).double(), relative, WIDTH, bounds=(1e-12, 1e12), steps=3)
+    np.testing.assert_allclose(found.counts.numpy(), counts, rtol=1e-8)
+    assert found.noise.item() == pytest.approx(noise, rel=1e-8)
+    assert (*found.law.shares, found.law.outlier_share) == pytest.approx(tuple(counts / counts.sum()))
+
+
+def test_each_step_makes_the_rows_more_likely():
+    e, mean, variance, relative = make_rows(seed=3)
+    prior, cavity = torch.tensor(PRIOR_COUNTS).double(), LeaveOneOut(mean, variance)
+
+    def posterior(steps):
+        """Log density of rows and shares, which expectation and maximisation cannot lower."""
+        found = learn_law(e, cavity, torch.tensor(2.0).double(), relative, WIDTH, bounds=(1e-9, 1e9), steps=steps)
+        shares = found.counts / found.counts.sum()
+        return float(found.rows.log_density.sum() + (prior * shares.log()).sum())
+
+    values = [posterior(steps) for steps in range(1, 15)]
+    assert np.diff(values).min() > -1e-9
+
+
+def test_the_law_is_found():
+    e, mean, variance, _ = make_rows(2000, share=0.1, seed=1)
+    cavity, ones = LeaveOneOut(mean, variance), torch.ones_like(e)
+    found = learn_law(e, cavity, torch.tensor(1.0).double(), ones, WIDTH, bounds=(1e-9, 1e9), steps=60)
+    assert found.noise.sqrt().item() == pytest.approx(0.3, rel=0.07)
+    assert found.law.outlier_share == pytest.approx(0.1, abs=0.03)  # the tail of good rows counts, too
+    assert found.law.shares[0] > 0.8
+    assert bool((found.rows.outlier[:200] > 0.5).all())
+
+
+def test_noise_that_is_held_fixed_stays():
+    e, mean, variance, relative = make_rows()
+    noise, cavity = torch.tensor(0.7, dtype=torch.float64), LeaveOneOut(mean, variance)
+    found = learn_law(e, cavity, noise, relative, WIDTH, bounds=None)
+    assert found.noise.item() == 0.7
+
+
+@pytest.mark.parametrize("far", [1e10, 1e150, 1e300])
+def test_no_outlier_is_too_far_away(far):
+    e, mean, variance, relative = make_rows()
+    cavity, noise = LeaveOneOut(mean, variance), torch.tensor(0.1).double()
+    near = learn_law(e, cavity, noise, relative, WIDTH, bounds=(1e-9, 1e9))
+    e[0] = far
+    found = learn_law(e, cavity, noise, relative, WIDTH, bounds=(1e-9, 1e9))
+    assert found.rows.outlier[0].item() == 1.0
+    assert found.noise.item() == pytest.approx(near.noise.item(), rel=1e-3)
+    assert bool(found.rows.slope.isfinite().all())
+
+
+def make_problem(n=30, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(n, 1, dtype=torch.float64, generator=generator)
+    K = torch.exp(-0.5 * (X - X.T) ** 2)
+    return K, torch.randn(n, dtype=torch.float64, generator=generator)
+
+
+def bound_of(K, e, noise, rows, counts):
+    pseudo = PseudoData(e, (rows.precision / noise).sqrt())
+    return float(log_bound(evidence.signal_evidence(K, pseudo), e, noise.expand_as(e), rows, counts))
+
+
+def rows_with(share, e):
+    """Responsibilities as given, at residuals e."""
+    half_width = torch.tensor([WIDTH], dtype=torch.float64)
+    nothing = torch.zeros(*e.shape, 3, dtype=torch.float64)
+    return Responsibilities(share, torch.zeros_like(e), nothing, nothing, e / WIDTH, half_width)
+
+
+def test_for_normal_noise_the_bound_is_the_log_marginal_likelihood():
+    """But for the shares: what it costs to learn that all rows are of scale one."""
+    K, e = make_problem()
+    noise = torch.tensor(0.3, dtype=torch.float64)
+    share = torch.zeros(len(e), 4, dtype=torch.float64)
+    share[:, 0] = 1.0
+    prior = torch.tensor(PRIOR_COUNTS, dtype=torch.float64)
+    marginal = evidence.log_marginal(K, PseudoData(e, noise.rsqrt().expand_as(e))).item()
+    shares = [math.lgamma(prior.sum()) - math.lgamma(prior.sum() + 30), math.lgamma(40.0) - math.lgamma(10.0)]
+    found = bound_of(K, e, noise, rows_with(share, e), prior + share.sum(dim=0))
+    assert found == pytest.approx(marginal + sum(shares), rel=1e-9)
+
+
+def test_the_bound_is_one():
+    """Against log p(y), summed over all ways in which four rows come from the components, shares integrated out."""
+    K, e = make_problem(4, seed=2)
+    e[1] = 8.0
+    noise, prior = torch.tensor(0.3, dtype=torch.float64), np.array(PRIOR_COUNTS)
+    terms = []
+    for components in itertools.product(range(4), repeat=4):
+        counts = np.bincount(components, minlength=4)
+        log_p = scipy.special.gammaln(prior.sum()) - scipy.special.gammaln(prior.sum() + 4)
+        log_p += (scipy.special.gammaln(prior + counts) - scipy.special.gammaln(prior)).sum()
+        good = [i for i, k in enumerate(components) if k < 3]
+        log_p += sum(scipy.stats.cauchy(0, WIDTH).logpdf(e[i].item()) for i, k in enumerate(components) if k == 3)
+        if good:
+            own = np.array([0.3 * SCALES[components[i]] ** 2 for i in good])
+            covariance = K.numpy()[np.ix_(good, good)] + np.diag(own)
+            log_p += scipy.stats.multivariate_normal(np.zeros(len(good)), covariance).logpdf(e.numpy()[good])
+        terms.append(log_p)
+    truth = scipy.special.logsumexp(terms)
+    random = np.random.default_rng(0)
+    bounds = []
+    for _ in range(200):
+        share = torch.from_numpy(random.dirichlet([0.3, 0.3, 0.3, 0.3], 4))
+        counts = torch.tensor(PRIOR_COUNTS, dtype=torch.float64) + share.sum(dim=0)
+        bounds.append(bound_of(K, e, noise, rows_with(share, e), counts))
+    assert max(bounds) <= truth
+    share = torch.zeros(4, 4, dtype=torch.float64)
+    share[[0, 1, 2, 3], [0, 3, 0, 0]] = 1.0  # the second row is an outlier, the others are of scale one
+    counts = torch.tensor(PRIOR_COUNTS, dtype=torch.float64) + share.sum(dim=0)
+    assert truth - 2.0 < bound_of(K, e, noise, rows_with(share, e), counts) <= truth
+
+
+def test_rows_with_more_noise_suggest_more():
+    e, mean, variance, _ = make_rows(2000, share=0.0)
+    loud = torch.arange(2000) % 2 == 0
+    e = torch.where(loud, mean + 3.0 * (e - mean), e)
+    cavity, ones = LeaveOneOut(mean, variance), torch.ones_like(e)
+    found = learn_law(e, cavity, torch.tensor(0.1).double(), ones, WIDTH, bounds=(1e-9, 1e9))
+    row_noise = found.noise * ones
+    squares, counts = local_squares(found.rows, row_noise, row_noise)
+    assert float(squares[loud].sum() / counts[loud].sum()) > 1.5 * float(squares[~loud].sum() / counts[~loud].sum())

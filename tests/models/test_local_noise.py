@@ -1,0 +1,73 @@
+"""Noise that differs from place to place, against its formula in plain loops."""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+from rcgp.models.kernel_matrix import kernel_matrix
+from rcgp.models.local_noise import POWERS, PRIOR_ROWS, LocalNoise
+
+
+def make_local(power=1.0, n=11):
+    random = np.random.default_rng(0)
+    X = torch.tensor(random.uniform(-2, 2, (n, 2)))
+    squares, counts = torch.tensor(random.exponential(1.0, n)), torch.tensor(random.uniform(0, 1, n))
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2)).double()
+    kernel.outputscale, kernel.base_kernel.lengthscale = 3.0, torch.tensor([[0.7, 1.4]])
+    return LocalNoise.of(kernel, X, squares, counts, power)
+
+
+def by_hand(local, point, without=None):
+    """h at one point, the rows added one by one; the kernel is squared exponential with lengthscales 0.7 and 1.4."""
+    above = below = PRIOR_ROWS
+    for j, row in enumerate(local.X.numpy()):
+        if j == without:
+            continue
+        correlation = np.exp(-0.5 * (((point - row) / [0.7, 1.4]) ** 2).sum()) ** local.power
+        above += correlation * local.squares[j].item()
+        below += correlation * local.counts[j].item()
+    return above / below
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_the_factor_is_the_kernel_average(power):
+    local = make_local(power)
+    points = torch.tensor(np.random.default_rng(1).uniform(-3, 3, (2, 3, 2)))
+    ours = local(points)
+    assert ours.shape == (2, 3)
+    expected = [by_hand(local, point) for point in points.reshape(-1, 2).numpy()]
+    np.testing.assert_allclose(ours.reshape(-1), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_a_training_row_is_left_out_of_its_own_average(power):
+    local = make_local(power)
+    with torch.no_grad():
+        ours = local.at_rows(kernel_matrix(local.kernel, local.X))
+    expected = [by_hand(local, row, without=i) for i, row in enumerate(local.X.numpy())]
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+def test_far_from_all_rows_noise_is_the_usual_one():
+    local = make_local()
+    assert local(torch.tensor([[1e3, 1e3], [1e300, 0.0]], dtype=torch.float64)).tolist() == [1.0, 1.0]
+
+
+def test_equal_noise_everywhere_is_no_factor():
+    local = make_local()
+    same = LocalNoise.of(local.kernel, local.X, local.counts, local.counts)
+    torch.testing.assert_close(same(local.X), torch.ones(11, dtype=torch.float64))
+
+
+def test_the_kernel_is_a_copy_without_gradients():
+    local = make_local()
+    kernel = gpytorch.kernels.RBFKernel().double()
+    copied = LocalNoise.of(kernel, local.X, local.squares, local.counts)
+    before = copied(local.X)
+    kernel.lengthscale = 30.0
+    torch.testing.assert_close(copied(local.X), before, rtol=0.0, atol=0.0)
+    assert not any(parameter.requires_grad for parameter in copied.kernel.parameters())
+    assert not before.requires_grad

@@ -1,0 +1,95 @@
+"""What a noise law says of rows, and when it says that it cannot tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rcgp import RCGP, fit, fit_robust
+from rcgp.models.defaults import add_weak_priors
+from rcgp.training.judgement import doubts_of, judge_rows
+from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw
+
+GOOD = NoiseLaw((0.95, 0.02, 0.01), 0.02, 3.0)
+
+
+def normal_rows(n=200, scale=1.0, seed=0):
+    """Deviations, variances of f and noise variances of rows that a law with σ = 1 fits."""
+    deviation = scale * torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return deviation, torch.zeros_like(deviation), torch.ones_like(deviation)
+
+
+def doubts(law=GOOD, n=200, scale=1.0, down=0.0):
+    deviation, variance, noise = normal_rows(n, scale)
+    precision = torch.where(torch.arange(n) < down * n, 0.1, 1.0).double()
+    return doubts_of(law, deviation, variance, noise, torch.zeros_like(deviation), precision)
+
+
+def test_a_law_that_fits_raises_no_doubt():
+    assert doubts() == ()
+
+
+def test_few_rows_are_too_few_to_tell():
+    assert doubts(n=11)[0] == "11 rows are too few to tell errors from good observations"
+    assert doubts(n=1)[0].startswith("1 row is too few")
+    assert not any("too few" in doubt for doubt in doubts(n=12))
+
+
+def test_many_wide_rows_may_be_errors_or_a_heavy_tail():
+    (told,) = doubts(NoiseLaw((0.78, 0.1, 0.10), 0.02, 3.0), scale=1.7)
+    assert "errors and heavy-tailed noise cannot be told apart: 10% of the rows" in told
+
+
+def test_more_than_a_third_of_the_rows_down_weighted_is_doubtful():
+    assert not doubts(down=0.3)
+    assert "40% of the rows count less than half" in doubts(down=0.4)[0]
+
+
+def test_coverage_that_is_off_is_doubtful():
+    (told,) = doubts(NoiseLaw.normal(), scale=2.0)
+    assert "the noise law does not fit" in told
+    assert not doubts(NoiseLaw.normal(), scale=0.7)  # nearly all rows are covered: less than five points off
+
+
+def make_model(weight=None, n=120, wrong=10):
+    random = np.random.default_rng(0)
+    X = random.uniform(0, 6, (n, 1))
+    y = np.sin(X[:, 0]) + 0.1 * random.standard_normal(n)
+    y[:wrong] += 4.0
+    model = RCGP(torch.from_numpy(X), torch.from_numpy(y), mean="median", weight=weight)
+    add_weak_priors(model)
+    return model
+
+
+def test_the_judgement_of_a_robust_fit_is_its_own_law():
+    model = make_model()
+    report = fit_robust(model)
+    judged = judge_rows(model, learn=False)
+    assert judged.law == report.law
+    assert torch.equal(judged.outlier_probability, model.outlier_probability())
+    assert not judged.doubts
+
+
+@pytest.mark.parametrize("weight", [InverseMultiquadric(), Constant()])
+def test_a_weight_that_was_given_is_judged_by_a_law_that_is_learned_afterwards(weight):
+    model = make_model(weight)
+    fit(model, "loo")
+    before = model.posterior(model.train_X).mean.detach()
+    judged = judge_rows(model, learn=True)
+    assert bool((judged.outlier_probability[:10] > 0.5).all())
+    assert int((judged.outlier_probability > 0.5).sum()) <= 13
+    assert torch.equal(model.posterior(model.train_X).mean.detach(), before)
+
+
+def test_rows_outside_the_model_are_judged_by_their_prediction():
+    model = make_model()
+    fit_robust(model)
+    judged = judge_rows(model, learn=False)
+    x = torch.tensor([[1.0], [1.0]], dtype=torch.float64)
+    prediction, prior = model.posterior(x), model.mean(x).detach()
+    unseen = judged.law_weight(model, prediction.mean.detach() - prior, prediction.variance.detach(), x)
+    y = torch.tensor([np.sin(1.0), np.sin(1.0) + 5.0])
+    probability = unseen.responsibilities(y - prior, judged.noise).outlier
+    assert float(probability[0]) < 0.1
+    assert float(probability[1]) > 0.99

@@ -1,0 +1,289 @@
+"""The robust fit: what it finds, what it leaves alone, and what it does not depend on."""
+
+from __future__ import annotations
+
+import copy
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+from rcgp import RCGP, FitError, SparseRCGP, fit, fit_robust, posterior_influence
+from rcgp.models.defaults import add_weak_priors
+from rcgp.training import weigh_by_law
+from rcgp.weights import Constant, LawWeight
+
+
+def make_data(n=100, share=0.1, size=5.0, seed=0, d=1, noise=0.1, one_sided=True):
+    random = np.random.default_rng(seed)
+    X = random.uniform(0, 6, (n, d))
+    f = np.sin(X[:, 0]) + 0.3 * X[:, 1:].sum(axis=1)
+    y = f + noise * random.standard_normal(n)
+    wrong = random.permutation(n)[: round(share * n)]
+    y[wrong] += size if one_sided else size * random.choice([-1.0, 1.0], len(wrong))
+    return torch.from_numpy(X), torch.from_numpy(y), torch.from_numpy(f), wrong
+
+
+def make_model(X, y, **options):
+    model = RCGP(X, y, mean="median", **options)
+    add_weak_priors(model)
+    return model
+
+
+def error_of(model, X, f):
+    with torch.no_grad():
+        return float((model.posterior(X).mean - f).abs().mean())
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.3])
+def test_errors_are_found_and_cost_little(d, share):
+    X, y, f, wrong = make_data(120, share, d=d)
+    clean = make_model(*make_data(120, 0.0, d=d)[:2], weight=Constant())
+    fit(clean, "marginal")
+    model = make_model(X, y)
+    report = fit_robust(model)
+    flagged = (model.outlier_probability() > 0.5).nonzero().squeeze(-1).tolist()
+    assert set(wrong) <= set(flagged)
+    assert len(flagged) <= len(wrong) + 3
+    assert error_of(model, X, f) < 1.3 * error_of(clean, X, f)
+    assert report.law.outlier_share == pytest.approx(share, abs=0.05)
+    assert report.evidence > report.normal_evidence
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clean_data_give_the_ordinary_gp(seed):
+    X, y, _, _ = make_data(60, 0.0, seed=seed)
+    robust, plain = make_model(X, y), make_model(X, y, weight=Constant())
+    report = fit_robust(robust)
+    expected = fit(plain, "marginal")
+    assert report.law.is_normal
+    assert isinstance(robust.weight, Constant)
+    assert bool((robust.weights() == 1.0).all())
+    assert report.value == expected.value
+    for ours, theirs in zip(robust.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_heavy_tails_are_learned_without_flags():
+    random = np.random.default_rng(1)
+    X = torch.from_numpy(random.uniform(0, 6, (300, 1)))
+    y = torch.sin(X[:, 0]) + 0.1 * torch.from_numpy(random.standard_t(3, 300))
+    model = make_model(X, y)
+    law = fit_robust(model).law
+    assert not law.is_normal
+    assert law.variance > 1.2
+    assert float((model.outlier_probability() > 0.5).double().mean()) < 0.03
+
+
+def test_noise_that_grows_is_followed_where_it_is_allowed():
+    random = np.random.default_rng(0)
+    X = torch.from_numpy(np.sort(random.uniform(0, 1, (300, 1)), axis=0))
+    y = torch.sin(6 * X[:, 0]) + (0.02 + 0.6 * X[:, 0] ** 2) * torch.from_numpy(random.standard_normal(300))
+    local, constant = make_model(X, y), make_model(X, y)
+    assert fit_robust(local).local_noise
+    assert not fit_robust(constant, local_noise=False).local_noise
+    low, high = local.noise_scale(torch.tensor([[0.1], [0.95]]).double()).tolist()
+    assert high > 2 * low
+    assert constant.local_noise is None
+
+
+def test_a_law_that_is_given_weighs_rows_as_the_fit_did():
+    X, y, _, wrong = make_data()
+    model = make_model(X, y)
+    law = fit_robust(model, local_noise=False).law
+    weights, predicted = model.weights(), model.posterior(X).mean.detach()
+    weigh_by_law(model, law)
+    torch.testing.assert_close(model.weights(), weights, atol=0.02, rtol=0)
+    torch.testing.assert_close(model.posterior(X).mean.detach(), predicted, atol=0.01, rtol=0)
+    assert float(model.weights()[wrong].max()) < 0.01
+
+
+def test_the_order_of_the_rows_does_not_matter():
+    X, y, _, _ = make_data()
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    one, other = make_model(X, y), make_model(X[order], y[order])
+    fit_robust(one)
+    fit_robust(other)
+    torch.testing.assert_close(other.weights(), one.weights()[order], atol=1e-4, rtol=0)
+    torch.testing.assert_close(other.posterior(X).mean, one.posterior(X).mean, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("unit", "offset"), [(1e-100, 0.0), (1e6, 3e7), (1e100, 0.0)])
+def test_units_do_not_matter(unit, offset):
+    X, y, _, _ = make_data()
+    one, other = make_model(X, y), make_model(1e3 * X + 5.0, unit * y + offset)
+    fit_robust(one)
+    fit_robust(other)
+    torch.testing.assert_close(other.weights(), one.weights(), atol=1e-3, rtol=0)
+    scaled = (other.posterior(1e3 * X + 5.0).mean.detach() - offset) / unit
+    torch.testing.assert_close(scaled, one.posterior(X).mean.detach(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("far", [1e3, 1e12, 1e300])
+def test_how_far_an_outlier_lies_does_not_matter(far):
+    X, y, f, wrong = make_data()
+    y[wrong[0]] = far
+    model = make_model(X, y)
+    fit_robust(model)
+    assert model.outlier_probability()[wrong[0]] > 0.99
+    assert error_of(model, X, f) < 0.06
+
+
+def test_the_influence_of_an_observation_is_bounded():
+    X, y, _, _ = make_data()
+    model = make_model(X, y)
+    fit_robust(model)
+    values = torch.tensor([1e1, 1e2, 1e6, 1e150, 1e300, torch.inf], dtype=torch.float64)
+    influence = posterior_influence(model, 7, torch.cat([-values, values]))
+    assert bool(influence.isfinite().all())
+    assert float(influence.max()) < 20.0
+
+
+def test_fixed_hyperparameters_stay_fixed():
+    X, y, _, wrong = make_data()
+    model = make_model(X, y, noise=0.02)
+    model.raw_noise.requires_grad_(False)
+    model.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
+    lengthscale = model.kernel.base_kernel.lengthscale.clone()
+    fit_robust(model)
+    assert model.noise.item() == pytest.approx(0.02)
+    assert torch.equal(model.kernel.base_kernel.lengthscale, lengthscale)
+    assert bool((model.outlier_probability()[wrong] > 0.5).all())
+
+
+def test_a_mean_is_trained_along():
+    X, y, f, wrong = make_data()
+    model = RCGP(X, y + 5.0 * X[:, 0], mean=gpytorch.means.LinearMean(1))
+    fit_robust(model)
+    assert error_of(model, X, f + 5.0 * X[:, 0]) < 0.1
+    assert bool((model.outlier_probability()[wrong] > 0.5).all())
+
+
+def test_sample_weights_are_precisions():
+    X, y, f, _wrong = make_data(share=0.0)
+    poor = torch.arange(len(y)) % 2 == 0
+    y = torch.where(poor, f + 5.0 * (y - f), y)
+    model = make_model(X, y, sample_weight=torch.where(poor, 1.0, 25.0).double())
+    fit_robust(model)
+    assert float(model.outlier_probability().max()) < 0.5
+    assert error_of(model, X, f) < 0.05
+
+
+def test_a_float32_model_is_fitted_in_float64():
+    X, y, _, wrong = make_data()
+    model = make_model(X.float(), y.float())
+    fit_robust(model)
+    assert model.noise.dtype == model.weight.mean.dtype == torch.float32
+    assert bool((model.outlier_probability()[wrong] > 0.5).all())
+    assert model.posterior(X.float()).variance.isfinite().all()
+
+
+def test_a_sparse_model_has_the_same_fit():
+    X, y, f, wrong = make_data(200)
+    model = SparseRCGP(X, y, inducing=25, mean="median")
+    add_weak_priors(model)
+    report = fit_robust(model)
+    assert bool((model.outlier_probability()[wrong] > 0.5).all())
+    assert error_of(model, X, f) < 0.06
+    assert not report.local_noise
+
+
+def test_restarts_are_seeded_and_no_worse():
+    X, y, _, _ = make_data(60)
+    once = fit_robust(make_model(X, y))
+    one, two = (fit_robust(make_model(X, y), restarts=2, seed=3) for _ in range(2))
+    assert one.starts == two.starts
+    assert len(one.starts) == 3
+    assert one.value >= once.value - 1e-6
+
+
+def test_an_interrupted_fit_leaves_the_model_as_it_was():
+    X, y, _, _ = make_data()
+    model = make_model(X, y)
+    weight, before = model.weight, copy.deepcopy(model.state_dict())
+
+    def interrupt(evaluations, best):
+        if evaluations > 15:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_robust(model, progress=interrupt)
+    assert model.weight is weight
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_second_fit_goes_on_from_the_first():
+    X, y, _, _ = make_data()
+    model = make_model(X, y)
+    first = fit_robust(model)
+    assert fit_robust(model).value == pytest.approx(first.value, abs=2.0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+def test_few_rows_are_fitted(n):
+    X, y, _, _ = make_data(n, 0.0)
+    model = make_model(X, y)
+    fit_robust(model)
+    assert bool(model.posterior(X).mean.isfinite().all())
+    assert bool((model.weights() > 0.5).all())
+
+
+def test_repeated_rows_and_constant_observations_are_fitted():
+    X = torch.zeros(20, 2, dtype=torch.float64)
+    for y in (torch.full((20,), 3.0).double(), torch.where(torch.arange(20) == 4, 9.0, 3.0).double()):
+        model = make_model(X, y)
+        fit_robust(model)
+        assert model.posterior(X[:1]).mean.item() == pytest.approx(3.0, abs=0.1)
+
+
+def test_the_report_says_what_was_learned():
+    X, y, _, _ = make_data()
+    report = fit_robust(make_model(X, y))
+    text = str(report)
+    assert "log evidence" in text
+    assert "outlier" in text
+    assert next(step.name for step in report.rounds) == "start"
+    assert report.rounds[-1].name == "finish"
+    assert report.evaluations >= report.rounds[-1].evaluations > 0
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(TypeError, match="model must be an RCGP"):
+        fit_robust("model")
+
+
+def test_where_nothing_can_be_computed_the_fit_says_so():
+    X, y, _, _ = make_data(10)
+
+    class Broken(gpytorch.kernels.RBFKernel):
+        def forward(self, x1, x2, **params):
+            return super().forward(x1, x2, **params) * (torch.nan if broken else 1.0)
+
+    broken = False
+    model = RCGP(X, y, kernel=Broken())
+    weight, broken = model.weight, True
+    with pytest.raises(FitError):
+        fit_robust(model)
+    assert model.weight is weight
+
+
+def test_weights_are_those_of_the_law_and_its_predictions():
+    X, y, _, _ = make_data()
+    model = make_model(X, y)
+    fit_robust(model)
+    assert isinstance(model.weight, LawWeight)
+    rows = model.weight.responsibilities(model.residual(), model.noise)
+    torch.testing.assert_close(model.weights(), (rows.precision / model.weight.local).sqrt().detach())
+    torch.testing.assert_close(rows.share.sum(dim=-1), torch.ones_like(y))
+
+
+def test_the_final_weights_are_those_of_the_fit_with_sample_weights_too():
+    X, y, _, wrong = make_data()
+    precision = torch.where(torch.arange(len(y)) % 2 == 0, 1.0, 16.0).double()
+    model = make_model(X, y, sample_weight=precision)
+    report = fit_robust(model, local_noise=False)
+    assert float(model.weights().square().sum()) == pytest.approx(report.rounds[-1].kept, rel=1e-6)
+    assert bool((model.outlier_probability()[wrong] > 0.5).all())
