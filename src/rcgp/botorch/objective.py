@@ -26,6 +26,7 @@ class LeaveOneOutObjective(ExactMarginalLogLikelihood):  # type: ignore[misc]
         model: the model.
 
     Example:
+        >>> import torch
         >>> from botorch import fit_gpytorch_mll
         >>> X = torch.rand(12, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         >>> model = SingleTaskRCGP(X, X.sin(), weight="imq")

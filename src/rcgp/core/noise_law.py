@@ -8,11 +8,12 @@ Z_i = Σ_k π_k N(e_i; μ_i, v_i + σ²s_k²) + π_o o(e_i), by expectation and 
 
 where given scale k the noise is ε_i ~ N(g_k (e_i − μ_i), g_k v_i), g_k = σ²s_k² / (v_i + σ²s_k²).
 
-Fits are compared by one number, a lower bound on log p(y | hyperparameters) for any responsibilities ρ and any Dirichlet
-distribution q(π) of the shares. With λ_i = Σ_k ρ_ik / s_k², the noise variance σ_i² of row i, and ℓ the part of the evidence
-of targets e and noises σ_i²/λ_i that involves the kernel (:mod:`rcgp.core.evidence`),
+Fits are compared by one number, a lower bound on log p(y | hyperparameters) for any responsibilities ρ and any
+Dirichlet distribution q(π) of the shares. With λ_i = Σ_k ρ_ik / s_k², the noise variance σ_i² of row i, and ℓ the part
+of the evidence of targets e and noises σ_i²/λ_i that involves the kernel (:mod:`rcgp.core.evidence`),
 
-    F = ℓ + Σ_i [ −½ (1 − ρ_io) log 2πσ_i² − Σ_k ρ_ik log s_k + ρ_io log o(e_i) + Σ ρ_i (E_q log π − log ρ_i) ] − KL(q ‖ p),
+    F = ℓ + Σ_i [ −½ (1 − ρ_io) log 2πσ_i² − Σ_k ρ_ik log s_k + ρ_io log o(e_i)
+                  + Σ ρ_i (E_q log π − log ρ_i) ] − KL(q ‖ p),
 
 p the prior of the shares. For normal noise without free shares F is the log marginal likelihood: a law has to earn its
 shares.

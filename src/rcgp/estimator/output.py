@@ -25,6 +25,7 @@ from rcgp.models.defaults import add_weak_priors, default_kernel, in_units, robu
 from rcgp.models.far_inputs import bears_far_inputs
 from rcgp.models.means import build_mean
 from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust, weigh_by_law
+from rcgp.training.fit import fit_ordinary
 from rcgp.training.judgement import judge_rows
 from rcgp.weights import Constant, LawWeight, NoiseLaw
 
@@ -116,7 +117,7 @@ def _choose(how: Recipe, model: RCGP, random: np.random.RandomState) -> FitRepor
     }
     if how.make_weight is None:
         return fit_robust(model, local_noise=how.local_noise, **options)
-    return fit(model, "marginal" if model.weight.constant_in_y else "loo", **options)
+    return fit_ordinary(model, **options) if model.weight.constant_in_y else fit(model, "loo", **options)
 
 
 def build_model(how: Recipe, X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:

@@ -26,7 +26,7 @@ from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import CANDIDATES, check_selection, choose_inducing
 from rcgp.models.posterior import PosteriorProcess
 from rcgp.models.validation import check_inducing
-from rcgp.training.fit import FitError, FitReport, fit
+from rcgp.training.fit import FitError, FitReport, fit, fit_ordinary
 from rcgp.training.judgement import doubts_of, judge_rows
 from rcgp.training.memory import check_inducing_memory
 from rcgp.training.objectives import log_prior
@@ -277,8 +277,9 @@ def _choose(model: RCGP, learned: bool, local_noise: bool, max_iterations: int, 
     """Hyperparameters and, where it is learned, the noise law of the sample."""
     if learned:
         return fit_robust(model, local_noise=local_noise, max_iterations=max_iterations, progress=progress)
-    objective = "marginal" if model.weight.constant_in_y else "loo"
-    return fit(model, objective, max_iterations=max_iterations, progress=progress)
+    if model.weight.constant_in_y:
+        return fit_ordinary(model, max_iterations=max_iterations, progress=progress)
+    return fit(model, "loo", max_iterations=max_iterations, progress=progress)
 
 
 def _polish(

@@ -17,8 +17,9 @@ from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES
 __all__ = ["Judgement", "doubts_of", "judge_rows"]
 
 # Shares that raise a doubt: rows whose noise is of the widest scale, so that errors and a heavy tail look alike; rows
-# that count less than half; and how far off the coverage of a 95 % interval may be.
-_WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
+# that count less than half; and how far off the coverage of a 95 % interval may be. In a dozen rows the prior alone
+# puts 4 % at the widest scale.
+_WIDE, _DOWN_WEIGHTED, _OFF = 0.10, 1.0 / 3.0, 0.05
 
 # Standard errors of a coverage that chance explains.
 _CHANCE = 2.0

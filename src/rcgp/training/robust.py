@@ -37,10 +37,10 @@ from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.local_noise import POWERS, LocalNoise
-from rcgp.training.fit import FitError, FitReport, fit, in_double, reporter, scipy_on_one_thread
+from rcgp.training.fit import FitError, FitReport, fit_ordinary, in_double, reporter, scipy_on_one_thread
 from rcgp.training.objectives import log_prior
 from rcgp.training.search import Outcome, Progress, Search
-from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
+from rcgp.training.snapshots import SHORTER, hyperparameters_of, restore_hyperparameters, shorten_lengthscales
 from rcgp.weights import Constant, InverseMultiquadric, LawWeight, NoiseLaw, NoShrinkage, WeightFunction
 from rcgp.weights.noise_law import OUTLIER_WIDTH
 
@@ -76,7 +76,7 @@ _LOSS = 1.0
 _WARM = 0.1
 
 #: Expectation steps by which all rows are weighed where law and hyperparameters are known.
-SWEEPS = 4
+SWEEPS = 5
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Round:
     """One expectation step of a robust fit.
 
     Attributes:
-        name: "start", "round", "all rows", "local noise" or "finish".
+        name: "start", "round", "all rows", "local noise", "finish" or, of a start with shorter lengthscales, "shorter".
         evaluations: of the objective, until then.
         evidence: F after it.
         kept: sum of the squared weights before any local scale, the number of rows that the model effectively keeps.
@@ -155,8 +155,8 @@ def fit_robust(
     """Learn the noise law, the weights and the hyperparameters of a model.
 
     The model's own weight function is replaced: by :class:`rcgp.weights.LawWeight`, or by ``Constant`` where all noise
-    is normal; then the hyperparameters are those of ``fit(model, "marginal")``. It predicts in closed form as before.
-    Parameters with ``requires_grad=False`` stay fixed. The result does not depend on the order of the rows or on units.
+    is normal; then the hyperparameters are those of an ordinary GP, by its marginal likelihood. It predicts in closed
+    form as before. Parameters with ``requires_grad=False`` stay fixed. The result does not depend on the order of the rows or on units.
     If the fit is interrupted the model is as it was before.
 
     Args:
@@ -198,11 +198,23 @@ def _fit(
     learning = _Learning(model, max_iterations, local_noise, report)
     states = [learning.run(start) for start in learning.search.starts(restarts, seed)]
     best = max(states, key=lambda state: state.evidence)
+    for factor in SHORTER:  # as fit_ordinary does
+        restore_hyperparameters(model, first)
+        shorten_lengthscales(model, factor)
+        start = learning.search.read()
+        if learning.glance() > best.evidence:
+            best = max(best, learning.run(start), key=lambda state: state.evidence)
     restore_hyperparameters(model, first)
     normal: FitReport | FitError
     try:
-        objective = "elbo" if isinstance(model, SparseRCGP) else "marginal"
-        normal = fit(model, objective, restarts, max_iterations, seed, report, goal=best.evidence)
+        normal = fit_ordinary(
+            model,
+            restarts=restarts,
+            max_iterations=max_iterations,
+            seed=seed,
+            progress=report,
+            goal=best.evidence,
+        )
     except FitError as error:
         normal = error
     ordinary = hyperparameters_of(model)
@@ -267,6 +279,13 @@ class _Learning:
                 break
         return best
 
+    def glance(self) -> float:
+        """F at the present hyperparameters, before any search."""
+        with torch.no_grad():
+            self.state = self._first(self.model.residual())
+        self._expect("shorter", learn=False)
+        return self._expect("shorter").evidence
+
     def _rounds(self) -> _State:
         """Weights, then hyperparameters and weights in turn until they settle."""
         with torch.no_grad():
@@ -281,7 +300,7 @@ class _Learning:
         return best
 
     def _from_sample(self, sample: Tensor) -> _State:
-        """Rounds on a sample; then all rows are weighed by what it predicts of them, its own rows without themselves."""
+        """Rounds on a sample; then all rows are weighed by what it predicts, its own rows without themselves."""
         model = self.model
         with self._only(sample):
             sampled = self._rounds()
@@ -462,17 +481,17 @@ def weigh_by_law(model: RCGP, law: NoiseLaw) -> None:
 
 
 def cooling(noise: Tensor, spread: Tensor) -> list[Tensor]:
-    """Factors on the noise variance for the sweeps that weigh all rows, ``...`` each: from a model's start down to one.
+    """Factors on the noise variance for the sweeps that weigh all rows, ``...`` each: from a model's start to one.
 
-    With the little noise that a smooth function may have in the end, rows would look like outliers to each other as long
-    as the true ones have their weight.
+    With the little noise that a smooth function may have in the end, rows would look like outliers to each other as
+    long as the true ones have their weight.
 
     Args:
         noise: ``...`` noise variances.
         spread: ``...`` robust standard deviations of the residuals.
     """
     first = (_WARM * spread.square() / noise).clamp_min(1.0)
-    return [first ** (1.0 - step / (SWEEPS - 1)) for step in range(SWEEPS)]
+    return [first ** max(0.0, 1.0 - step / (SWEEPS - 2)) for step in range(SWEEPS)]
 
 
 def first_weight(residual: Tensor) -> WeightFunction:
