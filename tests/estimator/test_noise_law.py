@@ -154,10 +154,10 @@ def test_intervals_cover_fresh_observations(robust):
         assert abs(covered - coverage) < 3 * error
 
 
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
 def test_the_density_of_a_plain_gp_is_normal():
     X, y, _, _ = contaminated(100)
-    with pytest.warns(NoiseLawWarning, match="cannot be told apart|count less than half|does not fit"):
-        model = RCGPRegressor(weight="constant").fit(X, y)
+    model = RCGPRegressor(weight="constant").fit(X, y)
     mean, std = model.predict(X, return_std=True, include_noise=True)
     normal = scipy.stats.norm(mean, std)
     np.testing.assert_allclose(model.log_predictive_density(X, y), normal.logpdf(y), rtol=1e-10)

@@ -252,8 +252,9 @@ class ByLaw:
             predicted = block.leave_one_out(link.posterior, pseudo)
             rows, noise = block.responsibilities(predicted, link.noise), link.noise
             w = (rows.precision / block.local).sqrt()
-            pseudo = _pseudo(block, w, rows.slope, noise.variance)
-        return Weighed(w, rows.slope, pseudo, _law_sums(block, predicted, rows, noise))
+            slope = rows.slope * block.local  # the shift of a row whose noise variance is σ² h
+            pseudo = _pseudo(block, w, slope, noise.variance)
+        return Weighed(w, slope, pseudo, _law_sums(block, predicted, rows, noise))
 
     def then(self, link: Link) -> ByLaw:
         """The rule with one more link."""

@@ -42,7 +42,7 @@ from rcgp.training.objectives import log_prior
 from rcgp.training.search import Outcome, Progress, Search
 from rcgp.training.snapshots import SHORTER, hyperparameters_of, restore_hyperparameters, shorten_lengthscales
 from rcgp.weights import Constant, InverseMultiquadric, LawWeight, NoiseLaw, NoShrinkage, WeightFunction
-from rcgp.weights.noise_law import OUTLIER_WIDTH
+from rcgp.weights.noise_law import OUTLIER_WIDTH, Responsibilities
 
 __all__ = ["START", "SWEEPS", "RobustReport", "Round", "cooling", "first_weight", "fit_robust", "weigh_by_law"]
 
@@ -140,6 +140,7 @@ class _State:
     counts: Tensor | None = None  # of the law; None before it has been learned
     law: NoiseLaw | None = None
     cavity: LeaveOneOut | None = None
+    rows: Responsibilities | None = None  # under the law
     evidence: float = -math.inf
 
 
@@ -156,8 +157,8 @@ def fit_robust(
 
     The model's own weight function is replaced: by :class:`rcgp.weights.LawWeight`, or by ``Constant`` where all noise
     is normal; then the hyperparameters are those of an ordinary GP, by its marginal likelihood. It predicts in closed
-    form as before. Parameters with ``requires_grad=False`` stay fixed. The result does not depend on the order of the rows or on units.
-    If the fit is interrupted the model is as it was before.
+    form as before. Parameters with ``requires_grad=False`` stay fixed. The result does not depend on the order of the
+    rows or on units. If the fit is interrupted the model is as it was before.
 
     Args:
         model: the model, exact or sparse, changed in place.
@@ -268,13 +269,16 @@ class _Learning:
         """The whole loop from one start: the state with the largest evidence."""
         self.search.write(start)  # type: ignore[arg-type]
         sample = self._sample()
-        best = self._rounds() if sample is None else self._from_sample(sample)
+        try:
+            best = self._rounds() if sample is None else self._from_sample(sample)
+        except NotPositiveDefiniteError:  # as where a search cannot be computed from its start
+            return replace(self.state, evidence=-math.inf)
         if self.local_noise:
             best = self._localise(best)
         for _ in range(_FINISHES):
             before = best.evidence
             self._search(_FINE, self.max_iterations)
-            best = _better(best, self._expect("finish"))
+            best = self._better(best, self._expect("finish"))
             if not best.evidence > before + _GAIN * len(self.relative):
                 break
         return best
@@ -294,7 +298,7 @@ class _Learning:
         for _ in range(_ROUNDS):
             before = self.state.weight.square()
             self._search(_ROUGH, min(_ITERATIONS, self.max_iterations))
-            best = _better(best, self._expect("round"))
+            best = self._better(best, self._expect("round"))
             if float((self.state.weight.square() - before).abs().mean()) < _SETTLED:
                 break
         return best
@@ -381,8 +385,17 @@ class _Learning:
             restore_hyperparameters(self.model, before.parameters)
             return replace(before, evidence=-math.inf)
         self.state = replace(self.state, evidence=value)
-        self.rounds.append(Round(name, self.search.evaluations, value, float(self.rows.precision.sum())))
+        assert self.state.rows is not None
+        self.rounds.append(Round(name, self.search.evaluations, value, float(self.state.rows.precision.sum())))
         return self.state
+
+    def _better(self, before: _State, after: _State) -> _State:
+        """The later state, unless the evidence fell, as where a search ran away: then back to the earlier one."""
+        if not after.evidence < before.evidence - _LOSS:
+            return after
+        self.state = before
+        restore_hyperparameters(self.model, before.parameters)
+        return before
 
     def _weigh(self, cavity: LeaveOneOut, *, learn: bool) -> None:
         """Law and weights from predictions of each row without itself."""
@@ -399,13 +412,14 @@ class _Learning:
         )
         if learn and model.raw_noise.requires_grad:
             model.noise = learned.noise
-        self.rows = learned.rows
+        rows = learned.rows
         self.state = replace(
             state,
             parameters=hyperparameters_of(model),
-            weight=(self.rows.precision / state.h).sqrt(),
-            slope=self.rows.slope,
-            good=float((1.0 - self.rows.outlier).sum()),
+            weight=(rows.precision / state.h).sqrt(),
+            slope=rows.slope * state.h,
+            good=float((1.0 - rows.outlier).sum()),
+            rows=rows,
             counts=learned.counts,
             law=learned.law,
             cavity=cavity,
@@ -417,32 +431,35 @@ class _Learning:
         residual = model.residual()
         plain = pseudo_data(residual, state.weight, torch.zeros_like(residual), model.noise, model.sample_weight)
         row_noise = model.noise * self.relative * state.h
+        assert state.rows is not None
         assert state.counts is not None
-        bound = log_bound(model.signal_evidence(plain), residual, row_noise, self.rows, state.counts)
+        bound = log_bound(model.signal_evidence(plain), residual, row_noise, state.rows, state.counts)
         return float(bound + log_prior(model))
 
     def _localise(self, best: _State) -> _State:
         """Let the noise differ from place to place, if the evidence grows by it."""
         model, state = self.model, self.state
-        if state.cavity is None:
+        if state.cavity is None or state.rows is None:
             return best
         with torch.no_grad():
             K = model.kernel_matrix()
-            found = [self._local(state, state.cavity, K, power) for power in POWERS]
+            found = [self._local(state, state.cavity, state.rows, K, power) for power in POWERS]
         local, h, density = max(found, key=lambda part: part[2])
         if not math.isfinite(density):
             return best
         self.state = replace(state, local=local, h=h, weight=state.weight * (state.h / h).sqrt())
         tried = self._expect("local noise")
-        if tried.evidence > state.evidence:
+        if tried.evidence > best.evidence:
             return tried
-        self.state = state
-        restore_hyperparameters(model, state.parameters)
+        self.state = best
+        restore_hyperparameters(model, best.parameters)
         return best
 
-    def _local(self, state: _State, cavity: LeaveOneOut, K: Tensor, power: float) -> tuple[LocalNoise, Tensor, float]:
+    def _local(
+        self, state: _State, cavity: LeaveOneOut, rows: Responsibilities, K: Tensor, power: float
+    ) -> tuple[LocalNoise, Tensor, float]:
         """Local noise and law in turn, predictions held fixed: the noise, its factors, log density of the rows."""
-        model, h, rows = self.model, state.h, self.rows
+        model, h = self.model, state.h
         residual, noise, counts = model.residual(), model.noise.detach(), state.counts
         for _ in range(_LOCAL_STEPS):
             own = noise * self.relative
@@ -497,11 +514,6 @@ def cooling(noise: Tensor, spread: Tensor) -> list[Tensor]:
 def first_weight(residual: Tensor) -> WeightFunction:
     """Weights around the prior mean that only gross outliers lose: the paper's, with a wide threshold and no slope."""
     return NoShrinkage(InverseMultiquadric(c=START * robust_spread(residual)))
-
-
-def _better(before: _State, after: _State) -> _State:
-    """The later state, unless a search ran away and the evidence fell."""
-    return before if after.evidence < before.evidence - _LOSS else after
 
 
 def _noise_bounds(model: RCGP) -> tuple[float, float] | None:

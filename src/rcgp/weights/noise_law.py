@@ -237,7 +237,8 @@ class LawWeight(WeightFunction):
         return squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt()  # at zero a root has no gradient
 
     def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
-        return self.responsibilities(residual, noise).slope
+        """h ∂_y log w̃², so that the shift of the pseudo-target is that of a row with the noise variance σ² h."""
+        return self.responsibilities(residual, noise).slope * self.local
 
     def of_row(self, row: int) -> LawWeight:
         return LawWeight(self.law, *(part[row] for part in (self.mean, self.variance, self.local, self.relative)))
