@@ -40,7 +40,8 @@ from rcgp.models.defaults import default_kernel
 from rcgp.models.means import build_mean
 from rcgp.models.sparse_rows import Rows
 from rcgp.training.objectives import elbo, leave_one_out
-from rcgp.training.passes import Given, SumUp, View
+from rcgp.training.passes import Given, SumUp
+from rcgp.training.views import View
 from rcgp.weights import Constant
 
 FEATURES, INDUCING, THREADS = 8, 500, 2

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from clusters import shared_client
 
+from clusters import shared_client
 from optional_parts import optional
 
 

@@ -11,10 +11,10 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from clusters import shared_client
 from sklearn.base import clone
 
 import rcgp
+from clusters import shared_client
 from optional_parts import local_cluster, optional
 from rcgp import SparseRCGPRegressor
 

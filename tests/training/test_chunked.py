@@ -14,7 +14,7 @@ from rcgp.chunks import Serial, Threads, chunks_of
 from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import choose_inducing
-from rcgp.training import chunked, memory, passes
+from rcgp.training import chunked, memory, views
 from rcgp.training.chunked import fit_chunks, robust_model
 from rcgp.training.sampling import draw
 from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw, OneSided, Product, SquaredExponential, WeightFunction
@@ -119,7 +119,7 @@ def assert_same_process(fit, posterior, tolerance=1e-10):
 
 @pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
 def test_the_passes_are_the_expectation_steps_of_a_dense_model(precision, monkeypatch):
-    monkeypatch.setattr(passes, "block_rows", lambda m: 23)
+    monkeypatch.setattr(views, "block_rows", lambda m: 23)
     build = Kept()
     fit = fitted(precision=precision, rows=50, build=build)
     model, used, law, mean, std, probability = recursion(build.model, fit, Y, precision)

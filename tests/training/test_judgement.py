@@ -80,16 +80,3 @@ def test_a_weight_that_was_given_is_judged_by_a_law_that_is_learned_afterwards(w
     assert bool((judged.outlier_probability[:10] > 0.5).all())
     assert int((judged.outlier_probability > 0.5).sum()) <= 13
     assert torch.equal(model.posterior(model.train_X).mean.detach(), before)
-
-
-def test_rows_outside_the_model_are_judged_by_their_prediction():
-    model = make_model()
-    fit_robust(model)
-    judged = judge_rows(model, learn=False)
-    x = torch.tensor([[1.0], [1.0]], dtype=torch.float64)
-    prediction, prior = model.posterior(x), model.mean(x).detach()
-    unseen = judged.law_weight(model, prediction.mean.detach() - prior, prediction.variance.detach(), x)
-    y = torch.tensor([np.sin(1.0), np.sin(1.0) + 5.0])
-    probability = unseen.responsibilities(y - prior, judged.noise).outlier
-    assert float(probability[0]) < 0.1
-    assert float(probability[1]) > 0.99

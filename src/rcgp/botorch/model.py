@@ -37,10 +37,11 @@ from rcgp.botorch.validation import (
     check_training_data,
     check_weight,
 )
-from rcgp.botorch.weighing import Weighed, robust_spreads, weigh
+from rcgp.botorch.weighing import Weighed, weigh
 from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.noise_law import PRIOR_COUNTS
+from rcgp.models.defaults import robust_spreads
 from rcgp.models.exact import plain_attributes, same
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.posterior import PosteriorProcess

@@ -8,20 +8,19 @@ conditioned on further observations, has the weights that a model of all the dat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from rcgp.core.loo import LeaveOneOut, leave_one_out, log_density
+from rcgp.core.noise_law import weigh_rows
 from rcgp.core.pseudo import PseudoData, pseudo_data
-from rcgp.training.robust import START, cooling
+from rcgp.models.defaults import robust_spreads
 from rcgp.weights import WeightFunction
 from rcgp.weights.noise_law import OUTLIER_WIDTH, Responsibilities, responsibilities
 
-__all__ = ["NoiseLaws", "Weighed", "robust_spreads", "weigh"]
-
-# Median absolute deviation of a standard normal variable.
-_NORMAL_MAD = 0.6745
+__all__ = ["NoiseLaws", "Weighed", "weigh"]
 
 
 @dataclass(frozen=True)
@@ -100,29 +99,13 @@ def _weigh_by_law(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor
     w, slope = torch.ones_like(residual), torch.zeros_like(residual)
     outlier = slope
     if bool((laws.log_shares[..., 0] < 0.0).any()):  # where all laws are normal, so are the weights
-        # The paper's weights around the prior mean, so wide that only gross outliers lose weight.
-        spread = robust_spreads(residual).unsqueeze(-1)
-        w = torch.hypot(torch.ones_like(residual), residual / (START * spread)).reciprocal()
-        for factor in cooling(row_noise.mean(dim=-1, keepdim=True), spread):
-            warm = row_noise * factor
-            cavity = leave_one_out(K, _pseudo(residual, w, slope, warm))
-            rows = laws.responsibilities(residual, cavity, warm)
-            # Not a root of zero, which has no gradient.
-            w, slope = rows.precision.clamp_min(torch.finfo(residual.dtype).tiny).sqrt(), rows.slope
-            outlier = rows.outlier
+        spread = robust_spreads(residual)
+        cavity_of = partial(leave_one_out, K)
+        _, rows = weigh_rows(cavity_of, residual, row_noise, spread, laws.log_shares, laws.width)
+        w, slope, outlier = rows.weight, rows.slope, rows.outlier
     pseudo = _pseudo(residual, w, slope, row_noise)
     return Weighed(inputs, K, residual, row_noise, w, outlier, pseudo, laws)
 
 
 def _pseudo(residual: Tensor, weight: Tensor, slope: Tensor, row_noise: Tensor) -> PseudoData:
     return pseudo_data(residual, weight, slope, torch.ones_like(row_noise[..., 0]), row_noise.reciprocal())
-
-
-def robust_spreads(residual: Tensor) -> Tensor:
-    """:func:`rcgp.models.defaults.robust_spread` of each batch of ``... x n`` residuals: ``...``; differentiable."""
-    size = residual.abs()
-    median = size.quantile(0.5, dim=-1) / _NORMAL_MAD
-    mean = (size / size.shape[-1]).sum(dim=-1)
-    spread = torch.where(median > 0.0, median, torch.where(mean > 0.0, mean, torch.ones_like(mean)))
-    limits = torch.finfo(residual.dtype)
-    return spread.clamp(limits.tiny**0.4, limits.max**0.4)

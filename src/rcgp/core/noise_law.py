@@ -22,19 +22,29 @@ shares.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rcgp.core.loo import LeaveOneOut
+from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.weights.noise_law import SCALES, NoiseLaw, Responsibilities, responsibilities
 
-__all__ = ["PRIOR_COUNTS", "LearnedLaw", "learn_law", "local_squares", "log_bound"]
+__all__ = ["PRIOR_COUNTS", "LearnedLaw", "first_weights", "learn_law", "local_squares", "log_bound", "weigh_rows"]
 
 #: Rows that the law has seen before any data: ten with noise σ, half for each wider scale (Jeffreys), one outlier.
 #: So outliers are one row in twelve until the data say otherwise; between one half and two, errors differ by 1 %.
 PRIOR_COUNTS = (10.0, *(0.5 for _ in SCALES[1:]), 1.0)
+
+# Soft threshold of the first weights, in robust standard deviations of y − m(x): a row at five of them keeps half its
+# squared weight. Between three and ten, wider ones follow clusters of errors more often and narrower ones lose peaks.
+_START = 5.0
+
+# Expectation steps by which rows are weighed where law and hyperparameters are known; the noise variance that the first
+# one has at least, as a share of the squared spread: that at which models start.
+_SWEEPS, _WARM = 5, 0.1
 
 # Steps of expectation and maximisation: cheap beside one factorisation, and more change nothing.
 _STEPS = 8
@@ -66,6 +76,7 @@ def learn_law(
     *,
     bounds: tuple[float, float] | None,
     counts: Tensor | None = None,
+    learn: bool = True,
     steps: int = _STEPS,
 ) -> LearnedLaw:
     """Shares and noise variance by expectation and maximisation. Cost O(n).
@@ -78,7 +89,8 @@ def learn_law(
         width: half-width of the density of outliers.
         bounds: limits of σ²; ``None`` holds it fixed.
         counts: ``4`` counts to start from. Default: the prior's.
-        steps: how many; with none the law is that of the counts.
+        learn: whether to learn; else the law is that of the counts, and the noise stays.
+        steps: how many.
     """
     prior = residual.new_tensor(PRIOR_COUNTS)
     counts = prior if counts is None else counts
@@ -89,13 +101,12 @@ def learn_law(
         return responsibilities(residual, *cavity, noise * relative, (counts / counts.sum()).log(), half_width)
 
     rows = rows_of(counts, noise)
-    for _ in range(steps):
+    for _ in range(steps if learn else 0):
         counts = prior + rows.share.sum(dim=-2)
         if bounds is not None:
             noise = _updated_noise(rows, noise, relative, squares).clamp(*bounds)
         rows = rows_of(counts, noise)
-    *shares, outlier_share = (counts / counts.sum()).tolist()
-    return LearnedLaw(NoiseLaw(tuple(shares), outlier_share, width), noise, counts, rows)
+    return LearnedLaw(NoiseLaw.of_counts(counts, width), noise, counts, rows)
 
 
 def _updated_noise(rows: Responsibilities, noise: Tensor, relative: Tensor, squares: Tensor) -> Tensor:
@@ -126,6 +137,51 @@ def local_squares(rows: Responsibilities, row_noise: Tensor, noise: Tensor) -> t
     """
     squares = row_noise.new_tensor(SCALES).square()
     return _relative_squares(rows, row_noise, squares) * row_noise / noise, rows.share[..., :-1].sum(dim=-1)
+
+
+def first_weights(residual: Tensor, spread: Tensor) -> Tensor:
+    """Weights around the prior mean that only gross outliers lose, ``... x n``: the paper's, with a wide threshold.
+
+    Args:
+        residual: ``... x n`` residuals e.
+        spread: ``...`` their robust standard deviation.
+    """
+    return torch.hypot(torch.ones_like(residual), residual / (_START * spread.unsqueeze(-1))).reciprocal()
+
+
+def weigh_rows(
+    cavity_of: Callable[[PseudoData], LeaveOneOut],
+    residual: Tensor,
+    row_noise: Tensor,
+    spread: Tensor,
+    log_shares: Tensor,
+    width: Tensor,
+) -> tuple[LeaveOneOut, Responsibilities]:
+    """Responsibilities of rows where law and hyperparameters are known: a few expectation steps, differentiable.
+
+    The noise begins at what a model starts with and falls to its own: with the little noise that a smooth function may
+    have in the end, rows would look like outliers to each other as long as the true ones have their weight.
+
+    Args:
+        cavity_of: leave-one-out moments given pseudo-data.
+        residual: ``... x n`` residuals e.
+        row_noise: ``... x n`` noise variances of the rows.
+        spread: ``...`` robust standard deviation of the residuals.
+        log_shares: ``... x 4`` log shares of the law.
+        width: ``...`` half-width of the density of outliers.
+
+    Returns:
+        The last leave-one-out moments, and the responsibilities that they give.
+    """
+    ones = torch.ones_like(spread)
+    weight, slope = first_weights(residual, spread), torch.zeros_like(residual)
+    warmth = (_WARM * spread.square() / row_noise.mean(dim=-1)).clamp_min(1.0).unsqueeze(-1)
+    for step in range(_SWEEPS):
+        noise = row_noise * warmth ** max(0.0, 1.0 - step / (_SWEEPS - 2))
+        cavity = cavity_of(pseudo_data(residual, weight, slope, ones, noise.reciprocal()))
+        rows = responsibilities(residual, *cavity, noise, log_shares, width)
+        weight, slope = rows.weight, rows.slope
+    return cavity, rows
 
 
 def log_bound(signal: Tensor, residual: Tensor, row_noise: Tensor, rows: Responsibilities, counts: Tensor) -> Tensor:

@@ -184,7 +184,8 @@ def _diagnosed(model: RCGP, report: FitReport, X: Tensor, y: Tensor, used: Tenso
             prediction = model.posterior(x)
             # A normal law knows no outliers, but is no evidence that rows it has not seen are none.
             law = judge_rows(model, learn=True) if rows.law.is_normal else rows
-            unseen = law.law_weight(model, prediction.mean - prior, prediction.variance, x)
+            local = model.noise_scale(x) / model.noise.detach()
+            unseen = LawWeight(law.law, prediction.mean - prior, prediction.variance, local)
             residual = y[left_out] - prior
             probability[left_out] = unseen.responsibilities(residual, law.noise).outlier
             weight = unseen if isinstance(model.weight, LawWeight) else model.weight.frozen(model.residual())

@@ -29,7 +29,8 @@ from rcgp.estimator.saved_parts import (
 from rcgp.estimator.sparse import SparseRCGPRegressor
 from rcgp.saving import SavedModelError, describe
 from rcgp.training.chunked import ChunkedFit
-from rcgp.training.passes import ByLaw, Diagnose, Given, Link, Noise, Rule, View
+from rcgp.training.passes import ByLaw, Diagnose, Given, Link, Rule
+from rcgp.training.views import Noise, View
 from rcgp.weights import WeightFunction
 
 __all__ = ["check_sparse", "describe_sparse", "rebuild_sparse"]

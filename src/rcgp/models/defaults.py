@@ -25,6 +25,7 @@ __all__ = [
     "is_unit_scale",
     "robust_scales",
     "robust_spread",
+    "robust_spreads",
 ]
 
 #: Data without noise, or without any variation, would drive a fitted σ² to zero; it stops at this share of the squared
@@ -34,19 +35,29 @@ NOISE_FLOOR = 1e-12
 # How many times wider the middle of a column is with its outermost values, where one of them must be a mistake.
 _ABSURD = 1e3
 
+# Median absolute deviation of a standard normal variable.
+_NORMAL_MAD = 0.6745
+
 # Standard deviation of the logarithms of output scale and noise variance under the weak priors.
 _LOG_SPREAD = 2.0
 
 
-def robust_spread(residual: Tensor) -> float:
-    """Standard deviation of the residuals as their median size suggests; 1 where the data have no spread at all.
+def robust_spreads(residual: Tensor) -> Tensor:
+    """Standard deviation of ``... x n`` residuals as their median size suggests, ``...``; differentiable.
 
-    Kept within limits whose squares, times anything reasonable, are still numbers.
+    1 where the data have no spread at all. Kept within limits whose squares, times anything reasonable, are still
+    numbers.
     """
     size = residual.abs()
-    spread = float(size.quantile(0.5)) / 0.6745 or float((size / size.shape[-1]).sum()) or 1.0
+    median, mean = size.quantile(0.5, dim=-1) / _NORMAL_MAD, (size / size.shape[-1]).sum(dim=-1)
+    spread = torch.where(median > 0.0, median, torch.where(mean > 0.0, mean, torch.ones_like(mean)))
     limits = torch.finfo(residual.dtype)
-    return float(min(max(spread, limits.tiny**0.4), limits.max**0.4))
+    return spread.clamp(limits.tiny**0.4, limits.max**0.4)
+
+
+def robust_spread(residual: Tensor) -> float:
+    """:func:`robust_spreads` of ``n`` residuals, as a number."""
+    return float(robust_spreads(residual.detach()))
 
 
 def column_scales(X: Tensor) -> Tensor:

@@ -185,9 +185,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         return kernel_matrix(self.kernel, self.train_X)
 
     def weights(self) -> Tensor:
-        """Normalised weight w̃ of each training point, ``n``: 1 is full trust, near 0 is an outlier.
+        """Normalised weight w̃ of each training point, ``n``: 1 counts in full, near 0 is an outlier.
 
-        In (0, 1] for every weight of :mod:`rcgp.weights` but ``Heteroskedastic``, whose σ/r(x) may exceed 1.
+        In (0, 1] for every weight of :mod:`rcgp.weights` but two: ``Heteroskedastic`` exceeds 1 where r(x) < σ, and
+        ``LawWeight`` where the noise is locally small.
         """
         with torch.no_grad():
             w: Tensor = self.weight(self.residual(), self.train_X, self.noise)
@@ -197,6 +198,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
     def noise_law(self) -> NoiseLaw:
         """The law of the noise: learned by a robust fit, else normal."""
         return self.weight.law if isinstance(self.weight, LawWeight) else NoiseLaw.normal()
+
+    def relative_noise(self) -> Tensor:
+        """1/p, the noise variance of each training row in units of σ² as sample weights p have it: ``n``."""
+        return torch.ones_like(self.train_y) if self.sample_weight is None else self.sample_weight.reciprocal()
 
     def noise_scale(self, x: Tensor) -> Tensor:
         """σ² h(x), the squared scale of the noise law at ``... x q x d`` inputs: ``... x q``."""

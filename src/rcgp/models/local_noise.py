@@ -28,6 +28,9 @@ PRIOR_ROWS = 20.0
 #: Powers of the correlation that are tried: the lengthscales of the function, their half and their quarter.
 POWERS = (1.0, 4.0, 16.0)
 
+# Inputs at which it is evaluated at a time.
+_ROWS = 256
+
 
 @dataclass(frozen=True)
 class LocalNoise:
@@ -55,11 +58,14 @@ class LocalNoise:
         return cls(copy.deepcopy(kernel).requires_grad_(False), X, squares, counts, power)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """h at ``... x q x d`` inputs: ``... x q``. Cost O(nq)."""
+        """h at ``... x q x d`` inputs: ``... x q``. Cost O(nq), in small parts."""
         with torch.no_grad():
-            points = x.detach().reshape(-1, x.shape[-1]).to(self.X)
-            scale = self.kernel(points, diag=True).sqrt().unsqueeze(-1) * self.kernel(self.X, diag=True).sqrt()
-            return self._average(dense_kernel(self.kernel, points, self.X) / scale).reshape(x.shape[:-1]).to(x)
+            own = self.kernel(self.X, diag=True).sqrt()
+            values = []
+            for points in torch.split(x.detach().reshape(-1, x.shape[-1]).to(self.X), _ROWS):
+                scale = self.kernel(points, diag=True).sqrt().unsqueeze(-1) * own
+                values.append(self._average(dense_kernel(self.kernel, points, self.X) / scale))
+            return torch.cat(values).reshape(x.shape[:-1]).to(x)
 
     def at_rows(self, K: Tensor) -> Tensor:
         """h at the training rows, each without itself: ``n``.

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from rcgp.chunks import Chunks, Engine
-from rcgp.core.pseudo import pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import CANDIDATES, check_selection, choose_inducing
@@ -29,7 +28,7 @@ from rcgp.models.validation import check_inducing
 from rcgp.training.fit import FitError, FitReport, fit, fit_ordinary
 from rcgp.training.judgement import doubts_of, judge_rows
 from rcgp.training.memory import check_inducing_memory
-from rcgp.training.objectives import log_prior
+from rcgp.training.objectives import weighed_evidence
 from rcgp.training.passes import ByLaw, Diagnose
 from rcgp.training.robust import fit_robust
 from rcgp.training.sampling import Sample, draw, take_all
@@ -320,8 +319,7 @@ def _polish(
     good = float((1.0 - diagnose(everyone.chunk()).probability).sum())
 
     def evidence(model: SparseRCGP) -> Tensor:
-        pseudo = pseudo_data(model.residual(), weight, slope, model.noise, model.sample_weight)
-        return model.signal_evidence(pseudo) - 0.5 * good * model.noise.log() + log_prior(model)
+        return weighed_evidence(model, weight, slope, good)
 
     evidence.__name__ = "evidence of the weighed rows"  # reports and errors show it
     return fit(sparse, evidence, **options)

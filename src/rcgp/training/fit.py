@@ -6,21 +6,30 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import SupportsIndex
 
 import torch
 from threadpoolctl import ThreadpoolController
 
-from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.training.objectives import OBJECTIVES, Objective, not_chosen_by
-from rcgp.training.search import TOLERANCE, Outcome, Progress, Search
-from rcgp.training.snapshots import SHORTER, hyperparameters_of, restore_hyperparameters, shorten_lengthscales
+from rcgp.training.search import NUMERICAL_ERRORS, TOLERANCE, Outcome, Progress, Search
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorter_starts
 from rcgp.training.status_line import StatusLine
 
-__all__ = ["FitError", "FitReport", "fit", "fit_ordinary", "in_double", "reporter", "scipy_on_one_thread"]
+__all__ = [
+    "FitError",
+    "FitReport",
+    "check_limits",
+    "fit",
+    "fit_ordinary",
+    "in_double",
+    "reporter",
+    "scipy_on_one_thread",
+]
 
 
 class FitError(RuntimeError):
@@ -132,9 +141,7 @@ def fit(
     if not isinstance(model, RCGP):
         raise TypeError(f"model must be an RCGP, got {type(model).__name__}")
     name, function = _named_objective(objective)
-    for argument, number, least in (("restarts", restarts, 0), ("max_iterations", max_iterations, 1)):
-        if not isinstance(number, SupportsIndex) or number < least:
-            raise ValueError(f"{argument} must be a whole number, at least {least}, got {number!r}")
+    check_limits(restarts, max_iterations)
     began = time.perf_counter()
     unchosen = {key: part for key, part in not_chosen_by(function, model).items() if part.requires_grad}
     with (
@@ -184,21 +191,27 @@ def fit_ordinary(
     found from the given ones: a function that is faster than its first lengthscales looks like noise from there.
     """
     name = "elbo" if isinstance(model, SparseRCGP) else "marginal"
-    options = {"restarts": restarts, "max_iterations": max_iterations, "seed": seed, "progress": progress, "goal": goal}
+    search = partial(fit, model, name, restarts, max_iterations, seed, progress, goal=goal)
     first = hyperparameters_of(model)
-    best, found = fit(model, name, **options), hyperparameters_of(model)  # type: ignore[arg-type]
-    for factor in SHORTER:
-        restore_hyperparameters(model, first)
-        shorten_lengthscales(model, factor)
-        try:
-            with torch.no_grad():
-                value = float(OBJECTIVES[name](model))
-            if value > best.value:
-                best, found = fit(model, name, **options), hyperparameters_of(model)  # type: ignore[arg-type]
-        except (FitError, NotPositiveDefiniteError):
-            continue
-    restore_hyperparameters(model, found)
+    best, found = search(), hyperparameters_of(model)
+    restore_hyperparameters(model, first)
+    try:
+        for _ in shorter_starts(model):
+            with suppress(FitError, *NUMERICAL_ERRORS), in_double(model):
+                with torch.no_grad():
+                    value = float(OBJECTIVES[name](model))
+                if value > best.value:
+                    best, found = search(), hyperparameters_of(model)
+    finally:
+        restore_hyperparameters(model, found)
     return best
+
+
+def check_limits(restarts: int, max_iterations: int) -> None:
+    """Refuse numbers of restarts and iterations that are none."""
+    for argument, number, least in (("restarts", restarts, 0), ("max_iterations", max_iterations, 1)):
+        if not isinstance(number, SupportsIndex) or number < least:
+            raise ValueError(f"{argument} must be a whole number, at least {least}, got {number!r}")
 
 
 def _search_all(

@@ -17,9 +17,8 @@ from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES
 __all__ = ["Judgement", "doubts_of", "judge_rows"]
 
 # Shares that raise a doubt: rows whose noise is of the widest scale, so that errors and a heavy tail look alike; rows
-# that count less than half; and how far off the coverage of a 95 % interval may be. In a dozen rows the prior alone
-# puts 4 % at the widest scale.
-_WIDE, _DOWN_WEIGHTED, _OFF = 0.10, 1.0 / 3.0, 0.05
+# that count less than half; and how far off the coverage of a 95 % interval may be.
+_WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
 
 # Standard errors of a coverage that chance explains.
 _CHANCE = 2.0
@@ -41,16 +40,6 @@ class Judgement:
     outlier_probability: Tensor
     doubts: tuple[str, ...]
 
-    def law_weight(self, model: RCGP, mean: Tensor, variance: Tensor, x: Tensor) -> LawWeight:
-        """The law's weight for other rows, given predictions of f relative to the prior mean, ``q`` each.
-
-        Args:
-            model: the model.
-            mean, variance: the predictions.
-            x: ``q x d`` inputs.
-        """
-        return LawWeight(self.law, mean, variance, model.noise_scale(x) / model.noise.detach())
-
 
 def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
     """The law of a fitted model and what it says of each row. Cost O(n³) to learn it, else O(n).
@@ -62,8 +51,10 @@ def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
     with torch.no_grad():
         model = model.in_float64()
         residual, noise = model.residual(), model.noise.detach()
-        relative = torch.ones_like(residual) if model.sample_weight is None else model.sample_weight.reciprocal()
+        relative = model.relative_noise()
         if learn:
+            if model.weight.constant_in_y:  # the noise of each row is known, up to σ²
+                relative = relative / model.weights().square()
             cavity = model.latent_leave_one_out(model.training_terms())
             width = OUTLIER_WIDTH * robust_spread(residual)
             limits = (float(noise) * 1e-12, float(noise) * 1e12)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rcgp.core import evidence, loo
+from rcgp.core.pseudo import pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "marginal",
     "not_chosen_by",
     "pseudo_marginal",
+    "weighed_evidence",
 ]
 
 Objective = Callable[[RCGP], Tensor]
@@ -82,6 +84,18 @@ def elbo(model: RCGP) -> Tensor:
         s = terms.pseudo.root_precision
         return signal + s.log().sum() - 0.5 * s.shape[-1] * math.log(2.0 * math.pi) + log_prior(model)
     return signal + evidence.loss_terms(terms.weight, terms.slope, terms.row_noise) + log_prior(model)
+
+
+def weighed_evidence(model: RCGP, weight: Tensor, slope: Tensor, good: float) -> Tensor:
+    """ℓ(θ) − ½ log σ² Σ_i (1 − ρ_io): the evidence with weights held fixed, to which an outlier adds nothing.
+
+    Args:
+        model: exact or sparse.
+        weight, slope: ``n`` weights w̃ and slopes ∂_y log w̃².
+        good: expected number of rows that are no outliers, Σ_i (1 − ρ_io).
+    """
+    pseudo = pseudo_data(model.residual(), weight, slope, model.noise, model.sample_weight)
+    return model.signal_evidence(pseudo) - 0.5 * good * model.noise.log() + log_prior(model)
 
 
 def not_chosen_by(objective: Objective, model: RCGP) -> dict[str, torch.nn.Parameter]:

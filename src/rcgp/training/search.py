@@ -23,10 +23,10 @@ from rcgp.models.constraints import Between
 from rcgp.models.defaults import column_scales, robust_spread
 from rcgp.training.objectives import Objective
 
-__all__ = ["TOLERANCE", "Outcome", "Progress", "Search"]
+__all__ = ["NUMERICAL_ERRORS", "TOLERANCE", "Outcome", "Progress", "Search", "Vector"]
 
-# What a Cholesky factorisation raises, ours or one inside a user's kernel or objective.
-_NUMERICAL_ERRORS = (
+#: What a Cholesky factorisation raises, ours or one inside a user's kernel or objective.
+NUMERICAL_ERRORS = (
     NotPositiveDefiniteError,
     NotPSDError,
     NanError,
@@ -125,7 +125,7 @@ class Search:
             gradients = tuple(torch.zeros_like(parameter) for parameter in self.parameters)
             if value.requires_grad and self.parameters:
                 gradients = torch.autograd.grad(value, self.parameters, allow_unused=True, materialize_grads=True)
-        except _NUMERICAL_ERRORS:
+        except NUMERICAL_ERRORS:
             return self._reject(x, "a matrix is not positive definite")
         number, gradient = float(value.detach()), self._flat(list(gradients)) * self.scale
         if not (math.isfinite(number) and np.isfinite(gradient).all()):

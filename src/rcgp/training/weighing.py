@@ -23,8 +23,9 @@ from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.models.sparse_rows import Rows
 from rcgp.training.judgement import judge_rows
-from rcgp.training.passes import ByLaw, Diagnose, Distances, Given, LawSums, Link, Noise, SumUp, View
+from rcgp.training.passes import ByLaw, Diagnose, Distances, Given, LawSums, Link, SumUp
 from rcgp.training.quantiles import order_statistics, quantiles
+from rcgp.training.views import Noise, View
 from rcgp.weights import Constant, NoiseLaw, ThresholdWeight, WeightFunction
 from rcgp.weights.noise_law import OUTLIER_WIDTH
 
@@ -58,7 +59,7 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
     if is_normal:  # is it, for all rows? The law before any data, to begin with.
         with torch.no_grad():
             width = OUTLIER_WIDTH * robust_spread(model.residual())
-        law = _law_of(variance.new_tensor(PRIOR_COUNTS), width)
+        law = NoiseLaw.of_counts(variance.new_tensor(PRIOR_COUNTS), width)
     rule = ByLaw((Link(_contiguous(_posterior_of_sample(model, view)), Noise(law, variance)),))
     while True:
         sums = engine.reduce(SumUp(view, rule), chunks)
@@ -67,7 +68,7 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
         is_normal = False
         posterior = _contiguous(condition_sparse(view.L, sums.statistics))
         counts = variance.new_tensor(PRIOR_COUNTS) + sums.law.counts
-        noise = Noise(_law_of(counts, law.width), variance)
+        noise = Noise(NoiseLaw.of_counts(counts, law.width), variance)
         if len(rule.links) == _LINKS:
             return Diagnose(view, rule, posterior, noise, noise)
         rule = rule.then(Link(posterior, noise))
@@ -77,12 +78,6 @@ def _weighed_by(rule: Given, view: View, noise: Noise, flags: Noise, chunks: Chu
     """All rows weighed by a function that needs no other rows, in one pass."""
     sums = engine.reduce(SumUp(view, rule), chunks)
     return Diagnose(view, rule, _contiguous(condition_sparse(view.L, sums.statistics)), noise, flags)
-
-
-def _law_of(counts: Tensor, width: float) -> NoiseLaw:
-    """The law whose shares have these counts, prior counts included."""
-    *shares, outlier_share = (counts / counts.sum()).tolist()
-    return NoiseLaw(tuple(shares), outlier_share, width)
 
 
 def _law_gain(sums: LawSums) -> float:

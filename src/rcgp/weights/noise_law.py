@@ -61,6 +61,12 @@ class NoiseLaw:
         """Every row has normal noise of standard deviation σ."""
         return cls((1.0, *(0.0 for _ in SCALES[1:])), 0.0, math.inf)
 
+    @classmethod
+    def of_counts(cls, counts: Tensor, width: float) -> NoiseLaw:
+        """The law whose shares have these ``4`` counts: of the scales and, last, of outliers."""
+        *shares, outlier_share = (counts / counts.sum()).tolist()
+        return cls(tuple(shares), outlier_share, width)
+
     @property
     def is_normal(self) -> bool:
         """Whether the noise is normal, without outliers."""
@@ -153,6 +159,12 @@ class Responsibilities(NamedTuple):
     def precision(self) -> Tensor:
         """E[s⁻²], the squared weight of each row before any local scale, ``... x n``."""
         return self.share[..., :-1] @ _squared_scales(self.share).reciprocal()
+
+    @property
+    def weight(self) -> Tensor:
+        """Weight of each row before any local scale, ``... x n``."""
+        precision = self.precision
+        return precision.clamp_min(torch.finfo(precision.dtype).tiny).sqrt()  # at zero a root has no gradient
 
     @property
     def slope(self) -> Tensor:

@@ -1,0 +1,322 @@
+"""Expectation and maximisation on one model: weights and noise law, then hyperparameters, in turn.
+
+The loop of :mod:`rcgp.training.robust`, which describes the steps. A model offers leave-one-out moments (``cavity``)
+and an evidence with gradient (``signal_evidence``). The loop returns the best state, and leaves the model at its last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rcgp.core.exact import condition
+from rcgp.core.loo import LeaveOneOut
+from rcgp.core.noise_law import first_weights, learn_law, local_squares, log_bound
+from rcgp.core.pseudo import PseudoData, pseudo_data
+from rcgp.models import RCGP, SparseRCGP
+from rcgp.models.defaults import robust_spread, robust_spreads
+from rcgp.models.kernel_matrix import dense_kernel
+from rcgp.models.local_noise import POWERS, LocalNoise
+from rcgp.training.objectives import log_prior, weighed_evidence
+from rcgp.training.search import NUMERICAL_ERRORS, Outcome, Progress, Search, Vector
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
+from rcgp.weights import NoiseLaw
+from rcgp.weights.noise_law import OUTLIER_WIDTH, Responsibilities
+
+__all__ = ["Learning", "Round", "State"]
+
+# Rounds at most, and the change of the mean squared weight below which they have settled. The last search makes a
+# third one; eight change errors by less than 1 %.
+_ROUNDS, _SETTLED = 2, 0.01
+
+# Iterations and tolerance of the searches on the way, and tolerance of the last one: gains for each row in the log
+# evidence, far below what matters.
+_ITERATIONS, _ROUGH, _FINE = 10, 1e-4, 1e-6
+
+# Rows on which the rounds are made where there are at least twice as many: an eighth of the cost, or less. All rows
+# make the last search.
+_SAMPLE = 250
+
+# Turns of local noise and law: what looks like a heavy tail at first becomes loud places, and more turns change little.
+_LOCAL_STEPS = 3
+
+# Last searches at most, and the gain in log evidence for each row below which there is no other: one is enough but
+# where there is hardly any noise, whose variance then falls step by step.
+_FINISHES, _GAIN = 8, 0.01
+
+# Loss of log evidence that takes a step back: a difference below one is not worth a mention (Kass and Raftery, 1995).
+_LOSS = 1.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One expectation step of a robust fit.
+
+    Attributes:
+        name: "start", "round", "all rows", "local noise", "finish" or, of a start with shorter lengthscales, "shorter".
+        evaluations: of the objective, until then.
+        evidence: F after it.
+        kept: sum of the squared weights before any local scale, the number of rows that the model effectively keeps.
+    """
+
+    name: str
+    evaluations: int
+    evidence: float
+    kept: float
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a robust fit is: hyperparameters, and what each row counts."""
+
+    parameters: list[Tensor]
+    weight: Tensor  # n, w̃
+    slope: Tensor  # n, ∂_y log w̃²
+    good: float  # expected number of rows that are no outliers
+    local: LocalNoise | None
+    h: Tensor  # n, local factors on the noise variance
+    counts: Tensor | None = None  # of the law; None before it has been learned
+    law: NoiseLaw | None = None
+    cavity: LeaveOneOut | None = None
+    rows: Responsibilities | None = None  # under the law
+    search: Outcome | None = None  # that led here
+    evidence: float = -math.inf
+
+
+class Learning:
+    """Expectation and maximisation steps on one model."""
+
+    def __init__(self, model: RCGP, max_iterations: int, local_noise: bool, report: Progress) -> None:
+        self.model, self.max_iterations = model, max_iterations
+        self.local_noise = local_noise and not isinstance(model, SparseRCGP)
+        with torch.no_grad():
+            residual = model.residual()
+        self.width = OUTLIER_WIDTH * robust_spread(residual)
+        self.relative = model.relative_noise()
+        self.search = Search(model, self._objective, report)
+        self.rounds: list[Round] = []
+        self.last = Outcome(-math.inf, self.search.read())
+        self.state = self._first(residual)
+
+    def run(self, start: Vector) -> State:
+        """The whole loop from one start: the state with the largest evidence."""
+        self.search.write(start)
+        sample = self._sample()
+        try:
+            best = self._rounds() if sample is None else self._from_sample(sample)
+        except NUMERICAL_ERRORS:  # as where a search cannot be computed from its start
+            return replace(self.state, evidence=-math.inf)
+        if self.local_noise:
+            best = self._localise(best)
+        for _ in range(_FINISHES):
+            before = best.evidence
+            self._search(_FINE, self.max_iterations)
+            best = self._better(best, self._expect("finish"))
+            if not best.evidence > before + _GAIN * len(self.relative):
+                break
+        return best
+
+    def glance(self) -> float:
+        """F at the present hyperparameters, before any search."""
+        with torch.no_grad():
+            self.state = self._first(self.model.residual())
+        self._expect("shorter", learn=False)
+        return self._expect("shorter").evidence
+
+    def _rounds(self) -> State:
+        """Weights, then hyperparameters and weights in turn until they settle."""
+        with torch.no_grad():
+            self.state = self._first(self.model.residual())
+        best = self._expect("start", learn=False)
+        for _ in range(_ROUNDS):
+            before = self.state.weight.square()
+            self._search(_ROUGH, min(_ITERATIONS, self.max_iterations))
+            best = self._better(best, self._expect("round"))
+            if float((self.state.weight.square() - before).abs().mean()) < _SETTLED:
+                break
+        return best
+
+    def _from_sample(self, sample: Tensor) -> State:
+        """Rounds on a sample; then all rows are weighed by what it predicts, its own rows without themselves."""
+        model = self.model
+        with self._only(sample):
+            sampled = self._rounds()
+            with torch.no_grad():
+                restore_hyperparameters(model, sampled.parameters)
+                self.state, X = sampled, model.train_X
+                posterior = condition(model.kernel_matrix(), self._pseudo())
+        with torch.no_grad():
+            cross = dense_kernel(model.kernel, model.train_X, X)
+            mean, variance = posterior.mean(cross), posterior.variance(cross, model.kernel(model.train_X, diag=True))
+            if sampled.cavity is not None:
+                mean[sample], variance[sample] = sampled.cavity
+            self.state = replace(self._first(model.residual()), counts=sampled.counts)
+            self._weigh(LeaveOneOut(mean, variance.clamp_min(0.0)), learn=False)
+        return self._expect("all rows")
+
+    def _sample(self) -> Tensor | None:
+        """Rows on which the rounds are made where there are many: every k-th by their residual. ``None`` for all.
+
+        The sample has the outliers and the noise of the table, and does not depend on the order of its rows.
+        """
+        model, n = self.model, len(self.model.train_y)
+        if n < 2 * _SAMPLE or isinstance(model, SparseRCGP):
+            return None
+        with torch.no_grad():
+            residual = model.residual()
+        order = np.lexsort((*model.train_X.T.cpu().numpy(), residual.cpu().numpy()))
+        kept = np.linspace(0.0, n - 1.0, _SAMPLE).round().astype(np.int64)
+        return torch.from_numpy(order[kept]).to(model.train_X.device)
+
+    @contextmanager
+    def _only(self, rows: Tensor) -> Iterator[None]:
+        """The model with some of its rows, for as long as it takes."""
+        model, relative = self.model, self.relative
+        data = model.train_X, model.train_y, model.sample_weight
+        model.train_X, model.train_y = model.train_X[rows], model.train_y[rows]
+        model.sample_weight = None if model.sample_weight is None else model.sample_weight[rows]
+        self.relative = relative[rows]
+        try:
+            yield
+        finally:
+            model.train_X, model.train_y, model.sample_weight = data
+            self.relative = relative
+
+    def _first(self, residual: Tensor) -> State:
+        """Weights around the prior mean that only gross outliers lose, at the present hyperparameters."""
+        model = self.model
+        weight = first_weights(residual, robust_spreads(residual))
+        nothing, ones = torch.zeros_like(weight), torch.ones_like(weight)
+        return State(hyperparameters_of(model), weight, nothing, float(weight.square().sum()), None, ones)
+
+    def _objective(self, model: RCGP) -> Tensor:
+        """What the maximisation step maximises, weights held fixed."""
+        return weighed_evidence(model, self.state.weight, self.state.slope, self.state.good)
+
+    def _pseudo(self) -> PseudoData:
+        model, state = self.model, self.state
+        return pseudo_data(model.residual(), state.weight, state.slope, model.noise, model.sample_weight)
+
+    def _search(self, tolerance: float, iterations: int) -> None:
+        """Hyperparameters from where they are; as they were where the objective cannot be computed."""
+        start = self.search.read()
+        self.last = self.search.run(start, iterations, tolerance)
+        self.search.write(start if self.last.value == -math.inf else self.last.x)
+
+    def _expect(self, name: str, *, learn: bool = True) -> State:
+        """Weights and law from leave-one-out predictions. Leaves all as it is where these cannot be computed."""
+        before = self.state
+        try:
+            with torch.no_grad():
+                cavity, _ = self.model.cavity(self._pseudo())
+                self._weigh(cavity, learn=learn)
+                value = self._bound()
+        except NUMERICAL_ERRORS:
+            value = -math.inf
+        if not math.isfinite(value):
+            self.state = before
+            restore_hyperparameters(self.model, before.parameters)
+            return replace(before, evidence=-math.inf)
+        self.state = replace(self.state, evidence=value)
+        assert self.state.rows is not None
+        self.rounds.append(Round(name, self.search.evaluations, value, float(self.state.rows.precision.sum())))
+        return self.state
+
+    def _better(self, before: State, after: State) -> State:
+        """The later state, unless the evidence fell, as where a search ran away: then back to the earlier one."""
+        if not after.evidence < before.evidence - _LOSS:
+            return after
+        self.state = before
+        restore_hyperparameters(self.model, before.parameters)
+        return before
+
+    def _weigh(self, cavity: LeaveOneOut, *, learn: bool) -> None:
+        """Law and weights from predictions of each row without itself."""
+        model, state = self.model, self.state
+        learned = learn_law(
+            model.residual(),
+            cavity,
+            model.noise.detach(),
+            self.relative * state.h,
+            self.width,
+            bounds=_noise_bounds(model),
+            counts=state.counts,
+            learn=learn,
+        )
+        if learn and model.raw_noise.requires_grad:
+            model.noise = learned.noise
+        rows = learned.rows
+        self.state = replace(
+            state,
+            parameters=hyperparameters_of(model),
+            weight=(rows.precision / state.h).sqrt(),
+            slope=rows.slope * state.h,
+            good=float((1.0 - rows.outlier).sum()),
+            rows=rows,
+            counts=learned.counts,
+            law=learned.law,
+            cavity=cavity,
+            search=self.last,
+        )
+
+    def _bound(self) -> float:
+        """F of the present state. Cost n³/3."""
+        model, state = self.model, self.state
+        residual = model.residual()
+        plain = pseudo_data(residual, state.weight, torch.zeros_like(residual), model.noise, model.sample_weight)
+        row_noise = model.noise * self.relative * state.h
+        assert state.rows is not None
+        assert state.counts is not None
+        bound = log_bound(model.signal_evidence(plain), residual, row_noise, state.rows, state.counts)
+        return float(bound + log_prior(model))
+
+    def _localise(self, best: State) -> State:
+        """Let the noise differ from place to place, if the evidence grows by it."""
+        model, state = self.model, self.state
+        if state.cavity is None or state.rows is None:
+            return best
+        with torch.no_grad():
+            K = model.kernel_matrix()
+            found = [self._local(state, state.cavity, state.rows, K, power) for power in POWERS]
+        local, h, density = max(found, key=lambda part: part[2])
+        if not math.isfinite(density):
+            return best
+        self.state = replace(state, local=local, h=h, weight=state.weight * (state.h / h).sqrt())
+        tried = self._expect("local noise")
+        if tried.evidence > best.evidence:
+            return tried
+        self.state = best
+        restore_hyperparameters(model, best.parameters)
+        return best
+
+    def _local(
+        self, state: State, cavity: LeaveOneOut, rows: Responsibilities, K: Tensor, power: float
+    ) -> tuple[LocalNoise, Tensor, float]:
+        """Local noise and law in turn, predictions held fixed: the noise, its factors, log density of the rows."""
+        model, h = self.model, state.h
+        residual, noise, counts = model.residual(), model.noise.detach(), state.counts
+        for _ in range(_LOCAL_STEPS):
+            own = noise * self.relative
+            squares, good = local_squares(rows, own * h, own)
+            local = LocalNoise.of(model.kernel, model.train_X, squares, good, power)
+            h = local.at_rows(K)
+            learned = learn_law(
+                residual, cavity, noise, self.relative * h, self.width, bounds=_noise_bounds(model), counts=counts
+            )
+            noise, counts, rows = learned.noise, learned.counts, learned.rows
+        return local, h, float(rows.log_density.sum())
+
+
+def _noise_bounds(model: RCGP) -> tuple[float, float] | None:
+    """Limits of the noise variance, a little inside its constraint; ``None`` where it is held fixed."""
+    if not model.raw_noise.requires_grad:
+        return None
+    constraint = model.raw_noise_constraint
+    lower = float(constraint.lower_bound) * (1.0 + 1e-6) or torch.finfo(torch.float64).tiny
+    return lower, max(float(constraint.upper_bound), lower)
