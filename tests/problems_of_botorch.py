@@ -94,7 +94,7 @@ def pseudo_data(model):
             K.reshape(-1, n, n),
             (y - m).reshape(-1, n),
             noise.reshape(-1, n),
-            model.law_shares.reshape(-1, 4),
+            model.law.reshape(-1, 5),
             strict=True,
         )
     ]
@@ -102,7 +102,7 @@ def pseudo_data(model):
     return K, m, y - noise * slope, noise / w.square()
 
 
-def law_weights(K, e, noise, shares):
+def law_weights(K, e, noise, law):
     """Weights, slopes and outlier probabilities of one model: densities as written, leave-one-out by refits."""
     spread = e.abs().quantile(0.5) / 0.6745
     w, slope = (1.0 + (e / (5.0 * spread)) ** 2).rsqrt(), torch.zeros_like(e)
@@ -113,9 +113,9 @@ def law_weights(K, e, noise, shares):
         point = e.clone().requires_grad_()
         good = [
             share * torch.distributions.Normal(mean, (variance + noise * scale**2).sqrt()).log_prob(point).exp()
-            for share, scale in zip(shares, (1.0, 2.0, 4.0), strict=False)
+            for share, scale in zip(law, (1.0, 2.0, 4.0), strict=False)
         ]
-        outlier = shares[-1] * torch.distributions.Cauchy(0.0, 3.0 * spread).log_prob(point).exp()
+        outlier = law[3] * torch.distributions.Cauchy(0.0, law[4] * spread).log_prob(point).exp()
         square = sum(part / scale**2 for part, scale in zip(good, (1.0, 2.0, 4.0), strict=True)) / (sum(good) + outlier)
         (slope,) = torch.autograd.grad(square.log().sum(), point)
         w, probability = square.detach().sqrt(), (outlier / (sum(good) + outlier)).detach()

@@ -42,6 +42,8 @@ set_stderr_log_level(logging.ERROR)
 
 # What Ax does to itself and to pandas.
 pytestmark = [
+    # what BoTorch's sampling says of posteriors that hardly vary
+    pytest.mark.filterwarnings("ignore::linear_operator.utils.warnings.NumericalWarning"),
     pytest.mark.filterwarnings("ignore:add_tracking_metric is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated:DeprecationWarning"),
@@ -271,7 +273,8 @@ def test_folds_by_ax_are_models_of_the_other_rows(sem, refit):
             model.load_state_dict(state)
         posterior = model.posterior(data.X[[row]])
         mean, variance = posterior.mean.item() * outer.Ystd["loss"] + outer.Ymean["loss"], posterior.variance.item()
-        np.testing.assert_allclose(found[name], [mean, variance * outer.Ystd["loss"] ** 2], rtol=1e-5, atol=1e-6)
+        tolerance = 1e-4 if refit else 1e-5  # two searches end where a step gains nothing
+        np.testing.assert_allclose(found[name], [mean, variance * outer.Ystd["loss"] ** 2], rtol=tolerance, atol=1e-6)
 
 
 def test_both_ways_of_leaving_out_agree_that_outliers_are_none():
@@ -412,7 +415,7 @@ def regret_of_best_arm(strategy, seed):
             index = client.attach_trial(parameters)
         else:
             ((index, parameters),) = client.get_next_trials(max_trials=1).items()
-        shift = rng.uniform(50.0, 100.0) * (rng.random() < 0.2)
+        shift = rng.choice([-1.0, 1.0]) * rng.uniform(200.0, 2000.0) * (rng.random() < 0.2)  # the range is 300
         client.complete_trial(index, raw_data={"loss": value(parameters) + shift})
     return value(client.get_best_parameterization()[0]) - branin.optimal_value
 

@@ -141,7 +141,7 @@ def test_a_learned_law_has_more_evidence_than_normal_noise():
     (report,) = fit(model)
     assert report.evidence > report.normal_evidence
     assert report.law.outlier_share == pytest.approx(model.noise_law.outlier_share)
-    assert model.noise_law.outlier_share == pytest.approx(model.law_shares[-1].item())
+    assert model.noise_law.outlier_share == pytest.approx(model.law[-2].item())
     assert model.outlier_probability()[OUTLIERS].min() > 0.9
 
 

@@ -168,7 +168,7 @@ class TestNoise:
         model = make_model(*make_data(m=m), outcomes=outcomes, weight=weight)
         scale = model.outcome_transform.stdvs if outcomes != "none" else torch.ones(1, m)
         sigma2 = model.likelihood.noise.reshape(1, m) * scale**2
-        factor = (10.0 + 0.5 * 4.0 + 0.5 * 16.0) / 11.0 if weight == "learned" else 1.0  # of the prior's law
+        factor = (10.0 + 4.0 + 16.0) / 12.0 if weight == "learned" else 1.0  # of the prior's law
         added = model.posterior(x, observation_noise=True).variance - model.posterior(x).variance
         torch.testing.assert_close(added, factor * sigma2.expand(5, m), rtol=1e-8, atol=1e-10)
         law = model.noise_law if m == 1 else model.noise_law[0]
@@ -588,8 +588,9 @@ class TestNoiseLaw:
     @pytest.mark.parametrize(("batch", "m"), [((), 1), ((2,), 2)])
     def test_has_a_fixed_size_and_starts_at_its_prior(self, batch, m):
         model = make_model(*make_data(batch=batch, m=m))
-        assert model.law_shares.shape == (*batch, *([m] if m > 1 else []), 4)
-        torch.testing.assert_close(model.law_shares[..., -1], torch.full_like(model.law_shares[..., -1], 1.0 / 12.0))
+        assert model.law.shape == (*batch, *([m] if m > 1 else []), 5)
+        prior = model.law.new_tensor([10.0, 1.0, 1.0, 1.0, 5.0 * 13.0]) / 13.0
+        torch.testing.assert_close(model.law, prior.expand_as(model.law))
 
     @pytest.mark.parametrize("m", [1, 2])
     def test_gives_weights_and_probabilities(self, m):
@@ -598,8 +599,8 @@ class TestNoiseLaw:
             X, y, noise = model.eval().train_inputs[0], model.train_targets, model.row_noise()
             K, e = model.covar_module(X).to_dense(), y - model.mean_module(X)
         for output in range(m):
-            K_, e_, noise_, shares = ((part[output] if m > 1 else part) for part in (K, e, noise, model.law_shares))
-            w, _, probability = law_weights(K_, e_, noise_, shares)
+            K_, e_, noise_, law = ((part[output] if m > 1 else part) for part in (K, e, noise, model.law))
+            w, _, probability = law_weights(K_, e_, noise_, law)
             torch.testing.assert_close(model.weights()[:, output], w, rtol=1e-8, atol=1e-10)
             torch.testing.assert_close(model.outlier_probability()[:, output], probability, rtol=1e-8, atol=1e-10)
         assert model.outliers().any(dim=-1).nonzero().flatten().tolist() == OUTLIERS
@@ -607,7 +608,7 @@ class TestNoiseLaw:
     def test_may_be_normal_for_some_of_a_batch(self, x):
         X, Y = make_data(m=2)
         model = make_model(X, Y)
-        model.law_shares[0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+        model.law[0] = torch.tensor([1.0, 0.0, 0.0, 0.0, 5.0])
         assert (model.weights()[:, 0] == 1.0).all()
         assert (model.outlier_probability()[:, 0] == 0.0).all()
         assert (model.weights()[OUTLIERS, 1] < 0.1).all()
@@ -615,13 +616,13 @@ class TestNoiseLaw:
         assert first.is_normal
         assert not second.is_normal
         ordinary = make_model(X, Y, weight="constant")
-        ordinary.load_state_dict({k: v for k, v in model.state_dict().items() if k != "law_shares"})
+        ordinary.load_state_dict({k: v for k, v in model.state_dict().items() if k != "law"})
         torch.testing.assert_close(model.posterior(x).mean[:, 0], ordinary.posterior(x).mean[:, 0])
 
     def test_is_that_of_the_output(self):
         model = make_model(*make_data(m=2))
-        model.law_shares[1] = torch.tensor([0.7, 0.1, 0.1, 0.1])
-        torch.testing.assert_close(model.subset_output([1]).law_shares, model.law_shares[1])
+        model.law[1] = torch.tensor([0.7, 0.1, 0.1, 0.1, 7.0])
+        torch.testing.assert_close(model.subset_output([1]).law, model.law[1])
 
     def test_weighs_new_gross_outliers(self, x):
         """Rows that the prior rules out are outliers where they are a minority."""

@@ -48,8 +48,8 @@ def test_with_a_noise_law_it_is_the_density_of_the_law_by_refits():
     K, m, z, r = pseudo_data(model)
     e, noise = model.train_targets - m, model.likelihood.noise.item()
     mean, variance = leave_one_out(K, z - m, r)
-    *shares, outlier = model.law_shares.tolist()
-    width = 3.0 * e.abs().quantile(0.5) / 0.6745
+    *shares, outlier, spreads = model.law.tolist()
+    width = spreads * e.abs().quantile(0.5) / 0.6745
     density = outlier * torch.distributions.Cauchy(0.0, width).log_prob(e).exp()
     for share, scale in zip(shares, (1.0, 2.0, 4.0), strict=True):
         density += share * torch.distributions.Normal(mean, (variance + noise * scale**2).sqrt()).log_prob(e).exp()

@@ -140,7 +140,7 @@ def test_unknown_weights_are_refused(weight):
 def test_weights_have_names(name, kind):
     model = SingleTaskRCGP(*make_data(), weight=name)
     assert type(model.weight) is kind
-    assert "law_shares" not in model.state_dict()
+    assert "law" not in model.state_dict()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.special
 import scipy.stats
 import torch
@@ -29,36 +30,42 @@ def make_rows(n=200, share=0.1, seed=0):
     return tuple(torch.from_numpy(part) for part in (e, mean, variance, 0.5 + random.random(n)))
 
 
-def one_step(e, mean, variance, relative, counts, noise):
+def one_step(e, mean, variance, relative, counts, noise, width):
     """One step of expectation and maximisation, row by row."""
     shares = np.array(counts) / np.sum(counts)
     total, squares, good = np.array(PRIOR_COUNTS), 0.0, 0.0
+    far = WIDTH**2 / (width**2 + WIDTH**2)  # that of one more outlier, at the first width
     for i in range(len(e)):
         own = noise * relative[i] * np.square(SCALES)
         density = [
             share * scipy.stats.norm(mean[i], np.sqrt(variance[i] + a)).pdf(e[i])
             for share, a in zip(shares[:-1], own, strict=True)
         ]
-        density.append(shares[-1] * scipy.stats.cauchy(0.0, WIDTH).pdf(e[i]))
+        density.append(shares[-1] * scipy.stats.cauchy(0.0, width).pdf(e[i]))
         rho = np.array(density) / np.sum(density)
         total = total + rho
+        far += rho[-1] * e[i] ** 2 / (width**2 + e[i] ** 2)
         for k, a in enumerate(own):
             gain = a / (variance[i] + a)
             expected = (gain * (e[i] - mean[i])) ** 2 + gain * variance[i]  # E[ε² | scale k]
             squares += rho[k] * expected / (SCALES[k] ** 2 * relative[i])
             good += rho[k]
-    return total, squares / good
+    outliers = total[-1] - PRIOR_COUNTS[-1]
+    return total, squares / good, width * math.sqrt(2.0 * far / (outliers + 1.0))
 
 
 def test_steps_are_those_of_the_formulas():
     e, mean, variance, relative = make_rows(40)
-    counts, noise = np.array(PRIOR_COUNTS), 0.2
+    counts, noise, width = np.array(PRIOR_COUNTS), 0.2, 2.0
+    rows = [part.numpy() for part in (e, mean, variance, relative)]
     for _ in range(3):
-        counts, noise = one_step(e.numpy(), mean.numpy(), variance.numpy(), relative.numpy(), counts, noise)
+        counts, noise, width = one_step(*rows, counts, noise, width)
+    start = {"counts": torch.tensor(PRIOR_COUNTS).double(), "width": 2.0}
     cavity = LeaveOneOut(mean, variance)
-    found = learn_law(e, cavity, torch.tensor(0.2).double(), relative, WIDTH, bounds=(1e-12, 1e12), steps=3)
+    found = learn_law(e, cavity, torch.tensor(0.2).double(), relative, WIDTH, bounds=(1e-12, 1e12), steps=3, **start)
     np.testing.assert_allclose(found.counts.numpy(), counts, rtol=1e-8)
     assert found.noise.item() == pytest.approx(noise, rel=1e-8)
+    assert found.law.width == pytest.approx(width, rel=1e-8)
     assert (*found.law.shares, found.law.outlier_share) == pytest.approx(tuple(counts / counts.sum()))
 
 
@@ -67,10 +74,11 @@ def test_each_step_makes_the_rows_more_likely():
     prior, cavity = torch.tensor(PRIOR_COUNTS).double(), LeaveOneOut(mean, variance)
 
     def posterior(steps):
-        """Log density of rows and shares, which expectation and maximisation cannot lower."""
+        """Log density of rows, shares and width, which expectation and maximisation cannot lower."""
         found = learn_law(e, cavity, torch.tensor(2.0).double(), relative, WIDTH, bounds=(1e-9, 1e9), steps=steps)
         shares = found.counts / found.counts.sum()
-        return float(found.rows.log_density.sum() + (prior * shares.log()).sum())
+        one_more = scipy.stats.cauchy(0.0, found.law.width).logpdf(WIDTH)
+        return float(found.rows.log_density.sum() + (prior * shares.log()).sum() + one_more)
 
     values = [posterior(steps) for steps in range(1, 15)]
     assert np.diff(values).min() > -1e-9
@@ -84,6 +92,23 @@ def test_the_law_is_found():
     assert found.law.outlier_share == pytest.approx(0.1, abs=0.03)  # the tail of good rows counts, too
     assert found.law.shares[0] > 0.8
     assert bool((found.rows.outlier[:200] > 0.5).all())
+
+
+@pytest.mark.parametrize("size", [2.0, 6.0, 40.0, 1e9])
+def test_the_width_is_that_of_the_outliers(size):
+    e, mean, variance, relative = make_rows(share=0.2)
+    e[:40] *= size / 6.0
+    cavity = LeaveOneOut(mean, variance)
+    found = learn_law(e, cavity, torch.tensor(0.1).double(), relative, WIDTH, bounds=(1e-9, 1e9), steps=500)
+
+    def loss(log_width):
+        density = scipy.stats.cauchy(0.0, math.exp(log_width)).logpdf
+        return -density(WIDTH) - (found.rows.outlier.numpy() * density(e.numpy())).sum()
+
+    best = scipy.optimize.minimize_scalar(
+        loss, bounds=(math.log(0.1 * WIDTH), math.log(10.0 * WIDTH)), method="bounded"
+    )
+    assert found.law.width == pytest.approx(math.exp(best.x), rel=1e-4)
 
 
 def test_noise_that_is_held_fixed_stays():
@@ -112,9 +137,9 @@ def make_problem(n=30, seed=0):
     return K, torch.randn(n, dtype=torch.float64, generator=generator)
 
 
-def bound_of(K, e, noise, rows, counts):
+def bound_of(K, e, noise, rows, first_width=WIDTH):
     pseudo = PseudoData(e, (rows.precision / noise).sqrt())
-    return float(log_bound(evidence.signal_evidence(K, pseudo), e, noise.expand_as(e), rows, counts))
+    return float(log_bound(evidence.signal_evidence(K, pseudo), e, noise.expand_as(e), rows, first_width))
 
 
 def rows_with(share, e):
@@ -133,7 +158,7 @@ def test_for_normal_noise_the_bound_is_the_log_marginal_likelihood():
     prior = torch.tensor(PRIOR_COUNTS, dtype=torch.float64)
     marginal = evidence.log_marginal(K, PseudoData(e, noise.rsqrt().expand_as(e))).item()
     shares = [math.lgamma(prior.sum()) - math.lgamma(prior.sum() + 30), math.lgamma(40.0) - math.lgamma(10.0)]
-    found = bound_of(K, e, noise, rows_with(share, e), prior + share.sum(dim=0))
+    found = bound_of(K, e, noise, rows_with(share, e))
     assert found == pytest.approx(marginal + sum(shares), rel=1e-9)
 
 
@@ -159,13 +184,18 @@ def test_the_bound_is_one():
     bounds = []
     for _ in range(200):
         share = torch.from_numpy(random.dirichlet([0.3, 0.3, 0.3, 0.3], 4))
-        counts = torch.tensor(PRIOR_COUNTS, dtype=torch.float64) + share.sum(dim=0)
-        bounds.append(bound_of(K, e, noise, rows_with(share, e), counts))
+        bounds.append(bound_of(K, e, noise, rows_with(share, e)))
     assert max(bounds) <= truth
     share = torch.zeros(4, 4, dtype=torch.float64)
     share[[0, 1, 2, 3], [0, 3, 0, 0]] = 1.0  # the second row is an outlier, the others are of scale one
-    counts = torch.tensor(PRIOR_COUNTS, dtype=torch.float64) + share.sum(dim=0)
-    assert truth - 2.0 < bound_of(K, e, noise, rows_with(share, e), counts) <= truth
+    found = bound_of(K, e, noise, rows_with(share, e))
+    assert truth - 2.0 < found <= truth
+    density = scipy.stats.cauchy(
+        0.0, WIDTH
+    ).logpdf  # that of one more row at the first width, over the largest it can be
+    assert bound_of(K, e, noise, rows_with(share, e), 5.0) - found == pytest.approx(
+        density(5.0) + math.log(10.0 * math.pi)
+    )
 
 
 def test_rows_with_more_noise_suggest_more():

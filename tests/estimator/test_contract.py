@@ -237,5 +237,5 @@ def _interrupt(evaluations, best):
 
 
 def test_a_fit_cut_short_warns():
-    with pytest.warns(sklearn.exceptions.ConvergenceWarning, match="did not converge in 1 iterations: .*LIMIT"):
+    with pytest.warns(sklearn.exceptions.ConvergenceWarning, match=r"did not converge in \d+ iterations: .*LIMIT"):
         RCGPRegressor(max_iter=1).fit(*make_table())

@@ -230,8 +230,8 @@ def test_too_few_rows_are_warned_of(rows, told):
     assert len(model.doubts_) == 1
 
 
-def test_twelve_rows_are_not_too_few():
-    X, y, _ = sine(12)
+def test_thirteen_rows_are_not_too_few():
+    X, y, _ = sine(13)
     assert RCGPRegressor().fit(X, y).doubts_ == ()
 
 
@@ -247,7 +247,7 @@ def test_more_than_a_third_of_bad_rows_is_warned_of():
 def test_a_heavy_tail_is_warned_of():
     X, _, f = sine(400)
     y = f + 0.1 * np.random.default_rng(3).standard_t(1.5, 400)
-    with pytest.warns(NoiseLawWarning, match="errors and heavy-tailed noise cannot be told apart: .* 4 times as wide"):
+    with pytest.warns(NoiseLawWarning, match="errors and heavy-tailed noise cannot be told apart: .* without being flagged"):
         model = RCGPRegressor().fit(X, y)
     assert model.noise_law_.shares[-1] > 0.05
     assert any("cannot be told apart" in doubt for doubt in model.doubts_)

@@ -211,7 +211,7 @@ def test_rows_without_sample_weight_are_judged_too():
     counted[[20, 21]] = 0.0
     model = RCGPRegressor().fit(X, y, sample_weight=counted)
     assert model.weights_[20] < 1e-3
-    assert model.weights_[21] > 0.9
+    assert model.weights_[21] > 0.8
     np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [10, 20])
 
 
@@ -581,7 +581,7 @@ def test_rows_known_to_be_stuck_are_judged_by_the_others():
     assert np.flatnonzero(stuck).tolist() == list(range(85, 115))
     believed = RCGPRegressor().fit(X, y)
     told = RCGPRegressor().fit(X, y, sample_weight=~stuck)
-    off = np.abs(y - f) > 0.8
+    off = np.abs(y - f) > 1.0
     assert believed.outliers_[off].sum() < 0.2 * off.sum()
     assert told.outliers_[off].mean() > 0.9
     assert not told.outliers_[~stuck].any()

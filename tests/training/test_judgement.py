@@ -20,10 +20,10 @@ def normal_rows(n=200, scale=1.0, seed=0):
     return deviation, torch.zeros_like(deviation), torch.ones_like(deviation)
 
 
-def doubts(law=GOOD, n=200, scale=1.0, down=0.0):
+def doubts(law=GOOD, n=200, scale=1.0, down=0.0, flagged=False):
     deviation, variance, noise = normal_rows(n, scale)
     precision = torch.where(torch.arange(n) < down * n, 0.1, 1.0).double()
-    return doubts_of(law, deviation, variance, noise, torch.zeros_like(deviation), precision)
+    return doubts_of(law, deviation, variance, noise, (precision < 1.0) * float(flagged), precision)
 
 
 def test_a_law_that_fits_raises_no_doubt():
@@ -31,19 +31,21 @@ def test_a_law_that_fits_raises_no_doubt():
 
 
 def test_few_rows_are_too_few_to_tell():
-    assert doubts(n=11)[0] == "11 rows are too few to tell errors from good observations"
+    assert doubts(n=12)[0] == "12 rows are too few to tell errors from good observations"
     assert doubts(n=1)[0].startswith("1 row is too few")
-    assert not any("too few" in doubt for doubt in doubts(n=12))
+    assert not any("too few" in doubt for doubt in doubts(n=13))
 
 
 def test_many_wide_rows_may_be_errors_or_a_heavy_tail():
-    (told,) = doubts(NoiseLaw((0.73, 0.1, 0.15), 0.02, 3.0), scale=1.9)
+    assert not doubts(down=0.04)
+    (told,) = doubts(down=0.15)
     assert "errors and heavy-tailed noise cannot be told apart: 15% of the rows" in told
+    assert not doubts(down=0.15, flagged=True)
 
 
 def test_more_than_a_third_of_the_rows_down_weighted_is_doubtful():
-    assert not doubts(down=0.3)
-    assert "40% of the rows count less than half" in doubts(down=0.4)[0]
+    assert not doubts(down=0.3, flagged=True)
+    assert "40% of the rows count less than half" in doubts(down=0.4, flagged=True)[0]
 
 
 def test_coverage_that_is_off_is_doubtful():

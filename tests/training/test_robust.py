@@ -286,7 +286,7 @@ def test_the_final_weights_are_those_of_the_fit_with_sample_weights_too():
     precision = torch.where(torch.arange(len(y)) % 2 == 0, 1.0, 16.0).double()
     model = make_model(X, y, sample_weight=precision)
     report = fit_robust(model, local_noise=False)
-    kept = [step.kept for step in report.rounds if step.name == "finish"]
+    kept = [step.kept for step in report.rounds if step.evidence == report.evidence]
     assert float(model.weights().square().sum()) == pytest.approx(kept[-1], rel=1e-6)
     assert bool((model.outlier_probability()[wrong] > 0.5).all())
 

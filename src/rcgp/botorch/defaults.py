@@ -12,8 +12,8 @@ from rcgp.models.constraints import above
 
 __all__ = ["default_kernel"]
 
-# Standard deviation of the logarithm of the output scale: weak, it only keeps the scale from running away.
-_PRIOR_WIDTH = 5.0
+# Standard deviation of the logarithm of the output scale: as in the estimators, two of them are a factor of fifty.
+_PRIOR_WIDTH = 0.5 * math.log(50.0)
 
 
 def default_kernel(dimension: int, batch_shape: torch.Size) -> gpytorch.kernels.ScaleKernel:
@@ -23,7 +23,8 @@ def default_kernel(dimension: int, batch_shape: torch.Size) -> gpytorch.kernels.
     outcomes have the variance that they have, which in an optimisation, where most of them are near the best, is large.
     """
     base = get_covar_module_with_dim_scaled_prior(ard_num_dims=dimension, batch_shape=batch_shape)
-    prior = gpytorch.priors.LogNormalPrior(0.0, _PRIOR_WIDTH)
+    # Its density as one of the scale itself, which is what a fit maximises, is largest at one.
+    prior = gpytorch.priors.LogNormalPrior(_PRIOR_WIDTH**2, _PRIOR_WIDTH)
     # On a logarithmic scale, on which it may have to go far, but never to zero, where the prior has no density.
     constraint = above(math.exp(-10 * _PRIOR_WIDTH))
     kernel = gpytorch.kernels.ScaleKernel(

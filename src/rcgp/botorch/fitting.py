@@ -17,7 +17,6 @@ from itertools import product
 from typing import Any
 
 import gpytorch
-import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import _fit_fallback  # what fit_gpytorch_mll does to models without a way of their own
 from botorch.optim.closures import get_loss_closure_with_grads
@@ -29,6 +28,7 @@ from rcgp.botorch.objective import LeaveOneOutObjective
 from rcgp.botorch.singles import take_out, write_back
 from rcgp.botorch.slices import Index, is_batched
 from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp.models.defaults import robust_spread
 from rcgp.training import FitError, FitReport, fit_robust
 from rcgp.training import fit as fit_one
 from rcgp.weights import Constant
@@ -99,7 +99,7 @@ def _fit(
     elif model.weight is None and separable:
         return _learn_laws(model, mll, max_iterations, asked)
     elif model.weight is None:
-        model.law_shares = model.prior_shares()
+        model.law = model.prior_law()
         _maximise_score(model, mll, asked)
     elif separable and set(asked) <= {"optimizer_kwargs"} and not _options_beside_iterations(asked):
         return _fit_by_score(model, asked.get("optimizer_kwargs", {}).get("options", {}).get("maxiter", max_iterations))
@@ -115,17 +115,17 @@ def _learn_laws(
     indices = _indices(model)
     singles = [take_out(model, index) for index in indices]
     reports = [fit_robust(single, local_noise=False, max_iterations=max_iterations) for single in singles]
-    normal = torch.zeros_like(model.law_shares)
-    normal[..., 0] = 1.0
-    model.law_shares = normal
+    model.law = model.prior_law()
+    model.law[..., :-1] = 0.0  # normal
+    model.law[..., 0] = 1.0
     if any(report.law.is_normal for report in reports):
         _fit_fallback(mll, **asked)
         mll.eval()
     for index, single, report in zip(indices, singles, reports, strict=True):
         if not report.law.is_normal:
             write_back(model, index, single)
-            shares = [*report.law.shares, report.law.outlier_share]
-            model.law_shares[index] = model.law_shares.new_tensor(shares)
+            law, spread = report.law, robust_spread(single.residual())
+            model.law[index] = model.law.new_tensor([*law.shares, law.outlier_share, law.width / spread])
     return list(reports)
 
 

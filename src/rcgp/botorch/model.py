@@ -37,11 +37,10 @@ from rcgp.botorch.validation import (
     check_training_data,
     check_weight,
 )
-from rcgp.botorch.weighing import Weighed, weigh
+from rcgp.botorch.weighing import NoiseLaws, Weighed, weigh
 from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.noise_law import PRIOR_COUNTS
-from rcgp.models.defaults import robust_spreads
 from rcgp.models.exact import plain_attributes, same
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.posterior import PosteriorProcess
@@ -61,7 +60,7 @@ class SingleTaskRCGP(TrainingDataModel):
 
     Weights are a function of data, hyperparameters and noise law, and the law is part of the state: four shares for
     each output. So ``condition_on_observations`` equals a model of all the data with the same state, and new
-    observations are weighted, too. Before a fit the law is its prior: most noise is normal, one row in twelve is an
+    observations are weighted, too. Before a fit the law is its prior: most noise is normal, one row in thirteen is an
     outlier.
 
     Args:
@@ -130,7 +129,7 @@ class SingleTaskRCGP(TrainingDataModel):
         make = WEIGHTS[weight] if isinstance(weight, str) else lambda: weight
         self.weight = None if make is None else make()
         if self.weight is None:
-            self.register_buffer("law_shares", self.prior_shares())
+            self.register_buffer("law", self.prior_law())
         if outcome_transform is not None:
             self.outcome_transform = outcome_transform
         if input_transform is not None:
@@ -155,14 +154,16 @@ class SingleTaskRCGP(TrainingDataModel):
         check_weight(weight)
         return {**super().construct_inputs(training_data), "weight": weight}
 
-    def prior_shares(self) -> Tensor:
-        """Shares of a noise law before any data, ``... x 4``: of the scales and, last, of outliers."""
+    def prior_law(self) -> Tensor:
+        """A noise law before any data, ``... x 5``: shares of the scales and of outliers, and the width of the density
+        of outliers in robust standard deviations of y − m(x)."""
         counts = self.train_targets.new_tensor(PRIOR_COUNTS)
-        return (counts / counts.sum()).expand(*self._aug_batch_shape, len(PRIOR_COUNTS)).clone()
+        law = torch.cat([counts / counts.sum(), counts.new_tensor([OUTLIER_WIDTH])])
+        return law.expand(*self._aug_batch_shape, len(law)).clone()
 
     def weighing(self) -> WeightFunction | Tensor:
-        """The weight function, or the shares of the noise law: what :func:`rcgp.botorch.weighing.weigh` takes."""
-        return self.law_shares if self.weight is None else self.weight
+        """The weight function, or the noise law: what :func:`rcgp.botorch.weighing.weigh` takes."""
+        return self.law if self.weight is None else self.weight
 
     def posterior(
         self,
@@ -194,8 +195,8 @@ class SingleTaskRCGP(TrainingDataModel):
     ) -> MultivariateNormal:
         if self.weight is not None or isinstance(observation_noise, Tensor) or not observation_noise:
             return super()._apply_noise(X, mvn, observation_noise)
-        squares = self.law_shares.new_tensor(SCALES).square()
-        good = self.law_shares[..., :-1]
+        squares = self.law.new_tensor(SCALES).square()
+        good = self.law[..., : len(SCALES)]
         noise = self.likelihood.noise.mean(dim=-1) * (good @ squares) / good.sum(dim=-1)
         return self.likelihood(mvn, X, noise=noise.unsqueeze(-1).expand(mvn.batch_shape + mvn.event_shape))
 
@@ -235,7 +236,7 @@ class SingleTaskRCGP(TrainingDataModel):
     def _weighed(self) -> Weighed:
         """The training data and what each row counts, in double precision; hyperparameters are constants."""
         kernel, mean = _frozen(self.covar_module), _frozen(self.mean_module)
-        weight = self.law_shares.double() if self.weight is None else _frozen(self.weight)
+        weight = self.law.double() if self.weight is None else _frozen(self.weight)
         X, y = self.training_inputs().double(), self.train_targets.double()
         batch = torch.broadcast_shapes(X.shape[:-2], y.shape[:-1])  # type: ignore[no-untyped-call]
         X = X.expand(*batch, *X.shape[-2:])
@@ -281,12 +282,11 @@ class SingleTaskRCGP(TrainingDataModel):
         if self.weight is not None:
             laws = [NoiseLaw.normal() for _ in range(self._aug_batch_shape.numel())]
         else:
-            weighed = self._weighed_rows()
-            width = OUTLIER_WIDTH * robust_spreads(weighed.residual)
-            shares = self.law_shares.double().expand(*width.shape, -1).reshape(-1, self.law_shares.shape[-1])
+            found = NoiseLaws.of(self.law.double(), self._weighed_rows().residual)
+            shares = found.log_shares.exp().expand(*found.width.shape, -1).reshape(-1, found.log_shares.shape[-1])
             laws = [
                 NoiseLaw.normal() if row[0] == 1.0 else NoiseLaw(tuple(row[:-1]), row[-1], half_width)
-                for row, half_width in zip(shares.tolist(), width.reshape(-1).tolist(), strict=True)
+                for row, half_width in zip(shares.tolist(), found.width.reshape(-1).tolist(), strict=True)
             ]
         return laws if self._aug_batch_shape else laws[0]
 

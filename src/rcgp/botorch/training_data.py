@@ -132,8 +132,8 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
         model = self._without_data()
         for name in ("covar_module", "mean_module", "likelihood"):
             setattr(model, name, sliced(getattr(self, name), before, index))
-        if hasattr(self, "law_shares"):
-            model.law_shares = self.law_shares[index].clone()
+        if hasattr(self, "law"):
+            model.law = self.law[index].clone()
         if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):  # which keeps it in no parameter or buffer
             model.likelihood.noise_covar.noise = self.likelihood.noise[(*index, slice(None))]
         model.train_inputs = tuple(inputs[(*index, slice(None), slice(None))] for inputs in self.train_inputs)

@@ -1,7 +1,7 @@
 """Weights and pseudo-data of a batch of models at given hyperparameters.
 
 With a noise law the weights are those of a robust fit (:mod:`rcgp.training.robust`), computed in a fixed number of
-expectation steps from the data, the hyperparameters and the shares of the law alone. So a model that is loaded, or
+expectation steps from the data, the hyperparameters and the law alone. So a model that is loaded, or
 conditioned on further observations, has the weights that a model of all the data would have.
 """
 
@@ -18,7 +18,7 @@ from rcgp.core.noise_law import weigh_rows
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models.defaults import robust_spreads
 from rcgp.weights import WeightFunction
-from rcgp.weights.noise_law import OUTLIER_WIDTH, Responsibilities, responsibilities
+from rcgp.weights.noise_law import Responsibilities, responsibilities
 
 __all__ = ["NoiseLaws", "Weighed", "weigh"]
 
@@ -36,9 +36,9 @@ class NoiseLaws:
     width: Tensor
 
     @classmethod
-    def of(cls, shares: Tensor, residual: Tensor) -> NoiseLaws:
-        """The laws with these shares, ``... x 4``, for residuals ``... x n``."""
-        return cls(shares.log(), OUTLIER_WIDTH * robust_spreads(residual))
+    def of(cls, law: Tensor, residual: Tensor) -> NoiseLaws:
+        """The laws of ``... x 5`` numbers for residuals ``... x n``: four shares, and the width in their spreads."""
+        return cls(law[..., :-1].log(), law[..., -1] * robust_spreads(residual))
 
     def responsibilities(self, residual: Tensor, cavity: LeaveOneOut, row_noise: Tensor) -> Responsibilities:
         """Which component each row comes from, given its leave-one-out prediction."""
@@ -82,7 +82,7 @@ def weigh(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, weight
 
     Args:
         inputs, K, residual, row_noise: see :class:`Weighed`.
-        weight: a weight function, or the shares of noise laws, ``... x 4``.
+        weight: a weight function, or noise laws, ``... x 5``: see :meth:`NoiseLaws.of`.
 
     Returns:
         The weighed data. Cost O(n) for a weight function or normal noise, else a few times O(n³).

@@ -12,12 +12,12 @@ from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.weights import LawWeight, NoiseLaw
-from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES
+from rcgp.weights.noise_law import OUTLIER_WIDTH
 
 __all__ = ["Judgement", "doubts_of", "judge_rows"]
 
-# Shares that raise a doubt: rows whose noise is of the widest scale, so that errors and a heavy tail look alike; rows
-# that count less than half; and how far off the coverage of a 95 % interval may be.
+# Shares that raise a doubt: rows that count less than a quarter without being flagged, so that errors and a heavy tail
+# look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
 _WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
 
 # Standard errors of a coverage that chance explains.
@@ -87,10 +87,10 @@ def doubts_of(
     """
     n = len(deviation)
     doubts = [*_few(n)]
-    if law.shares[-1] > _WIDE:
+    if (wide := float(((precision < 0.25) & (probability <= 0.5)).double().mean())) > _WIDE:
         doubts.append(
-            f"errors and heavy-tailed noise cannot be told apart: {law.shares[-1]:.0%} of the rows have noise "
-            f"{SCALES[-1]:g} times as wide as most, and count little without being flagged"
+            f"errors and heavy-tailed noise cannot be told apart: {wide:.0%} of the rows count less than a quarter "
+            "without being flagged"
         )
     if (down := float((precision < 0.5).double().mean())) > _DOWN_WEIGHTED:
         doubts.append(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rcgp.core.exact import condition
 from rcgp.core.loo import LeaveOneOut
-from rcgp.core.noise_law import first_weights, learn_law, local_squares, log_bound
+from rcgp.core.noise_law import first_weights, learn_law, local_squares, log_bound, weigh_rows
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import robust_spread, robust_spreads
@@ -41,7 +41,7 @@ _ITERATIONS, _ROUGH, _FINE = 10, 1e-4, 1e-6
 
 # Rows on which the rounds are made where there are at least twice as many: an eighth of the cost, or less. All rows
 # make the last search.
-_SAMPLE = 250
+_SAMPLE = 500
 
 # Turns of local noise and law: what looks like a heavy tail at first becomes loud places, and more turns change little.
 _LOCAL_STEPS = 3
@@ -101,6 +101,7 @@ class Learning:
         self.relative = model.relative_noise()
         self.search = Search(model, self._objective, report)
         self.rounds: list[Round] = []
+        self.iterations = 0
         self.last = Outcome(-math.inf, self.search.read())
         self.state = self._first(residual)
 
@@ -117,7 +118,7 @@ class Learning:
         for _ in range(_FINISHES):
             before = best.evidence
             self._search(_FINE, self.max_iterations)
-            best = self._better(best, self._expect("finish"))
+            best = self._afresh(self._better(best, self._settle("finish", before)))
             if not best.evidence > before + _GAIN * len(self.relative):
                 break
         return best
@@ -156,7 +157,7 @@ class Learning:
             mean, variance = posterior.mean(cross), posterior.variance(cross, model.kernel(model.train_X, diag=True))
             if sampled.cavity is not None:
                 mean[sample], variance[sample] = sampled.cavity
-            self.state = replace(self._first(model.residual()), counts=sampled.counts)
+            self.state = replace(self._first(model.residual()), counts=sampled.counts, law=sampled.law)
             self._weigh(LeaveOneOut(mean, variance.clamp_min(0.0)), learn=False)
         return self._expect("all rows")
 
@@ -207,6 +208,7 @@ class Learning:
         """Hyperparameters from where they are; as they were where the objective cannot be computed."""
         start = self.search.read()
         self.last = self.search.run(start, iterations, tolerance)
+        self.iterations += self.last.iterations
         self.search.write(start if self.last.value == -math.inf else self.last.x)
 
     def _expect(self, name: str, *, learn: bool = True) -> State:
@@ -220,21 +222,60 @@ class Learning:
         except NUMERICAL_ERRORS:
             value = -math.inf
         if not math.isfinite(value):
-            self.state = before
-            restore_hyperparameters(self.model, before.parameters)
-            return replace(before, evidence=-math.inf)
+            return replace(self._back_to(before), evidence=-math.inf)
         self.state = replace(self.state, evidence=value)
         assert self.state.rows is not None
         self.rounds.append(Round(name, self.search.evaluations, value, float(self.state.rows.precision.sum())))
         return self.state
 
+    def _settle(self, name: str, evidence: float) -> State:
+        """Expectation steps until the evidence is what it was before the search, as long as it grows.
+
+        After a search that moved far one step is not enough: rows were predicted by weights that no longer fit.
+        """
+        state = self._expect(name)
+        while -math.inf < state.evidence < evidence:
+            after = self._expect(name)
+            if not after.evidence > state.evidence:
+                return self._back_to(state)
+            state = after
+        return state
+
     def _better(self, before: State, after: State) -> State:
         """The later state, unless the evidence fell, as where a search ran away: then back to the earlier one."""
-        if not after.evidence < before.evidence - _LOSS:
-            return after
-        self.state = before
-        restore_hyperparameters(self.model, before.parameters)
-        return before
+        return self._back_to(before) if after.evidence < before.evidence - _LOSS else after
+
+    def _back_to(self, state: State) -> State:
+        self.state = state
+        restore_hyperparameters(self.model, state.parameters)
+        return state
+
+    def _afresh(self, best: State) -> State:
+        """Weigh all rows anew at the present hyperparameters, if the evidence grows by it.
+
+        Good rows that lost their weight together, before the hyperparameters were good, cannot be predicted without
+        each other, and would stay lost.
+        """
+        model = self.model
+        if best.law is None or best.rows is None or float((1.0 - best.rows.precision).sum()) < 1.0:
+            return best
+        try:
+            with torch.no_grad():
+                residual = model.residual()
+                row_noise = model.noise * self.relative * best.h
+                cavity, _ = weigh_rows(
+                    lambda pseudo: model.cavity(pseudo)[0],
+                    residual,
+                    row_noise,
+                    robust_spreads(residual),
+                    best.law.log_shares(residual),
+                    residual.new_tensor(best.law.width),
+                )
+                self._weigh(cavity, learn=False)
+        except NUMERICAL_ERRORS:
+            return self._back_to(best)
+        tried = self._expect("afresh")
+        return tried if tried.evidence > best.evidence else self._back_to(best)
 
     def _weigh(self, cavity: LeaveOneOut, *, learn: bool) -> None:
         """Law and weights from predictions of each row without itself."""
@@ -247,6 +288,7 @@ class Learning:
             self.width,
             bounds=_noise_bounds(model),
             counts=state.counts,
+            width=None if state.law is None else state.law.width,
             learn=learn,
         )
         if learn and model.raw_noise.requires_grad:
@@ -272,8 +314,7 @@ class Learning:
         plain = pseudo_data(residual, state.weight, torch.zeros_like(residual), model.noise, model.sample_weight)
         row_noise = model.noise * self.relative * state.h
         assert state.rows is not None
-        assert state.counts is not None
-        bound = log_bound(model.signal_evidence(plain), residual, row_noise, state.rows, state.counts)
+        bound = log_bound(model.signal_evidence(plain), residual, row_noise, state.rows, self.width)
         return float(bound + log_prior(model))
 
     def _localise(self, best: State) -> State:
@@ -289,11 +330,7 @@ class Learning:
             return best
         self.state = replace(state, local=local, h=h, weight=state.weight * (state.h / h).sqrt())
         tried = self._expect("local noise")
-        if tried.evidence > best.evidence:
-            return tried
-        self.state = best
-        restore_hyperparameters(model, best.parameters)
-        return best
+        return tried if tried.evidence > best.evidence else self._back_to(best)
 
     def _local(
         self, state: State, cavity: LeaveOneOut, rows: Responsibilities, K: Tensor, power: float
@@ -301,15 +338,17 @@ class Learning:
         """Local noise and law in turn, predictions held fixed: the noise, its factors, log density of the rows."""
         model, h = self.model, state.h
         residual, noise, counts = model.residual(), model.noise.detach(), state.counts
+        width, bounds = None if state.law is None else state.law.width, _noise_bounds(model)
         for _ in range(_LOCAL_STEPS):
             own = noise * self.relative
             squares, good = local_squares(rows, own * h, own)
             local = LocalNoise.of(model.kernel, model.train_X, squares, good, power)
             h = local.at_rows(K)
+            relative = self.relative * h
             learned = learn_law(
-                residual, cavity, noise, self.relative * h, self.width, bounds=_noise_bounds(model), counts=counts
+                residual, cavity, noise, relative, self.width, bounds=bounds, counts=counts, width=width
             )
-            noise, counts, rows = learned.noise, learned.counts, learned.rows
+            noise, counts, rows, width = learned.noise, learned.counts, learned.rows, learned.law.width
         return local, h, float(rows.log_density.sum())
 
 

@@ -48,7 +48,7 @@ __all__ = ["RobustReport", "Round", "fit_robust", "weigh_by_law"]
 
 @dataclass(frozen=True)
 class RobustReport(FitReport):
-    """What a robust fit did: a :class:`FitReport` of its last search, over all searches where it counts something.
+    """What a robust fit did: a :class:`FitReport` of its last search; evaluations and iterations are those of all.
 
     Attributes:
         law: the noise law.
@@ -162,7 +162,7 @@ def _fit(
         value=max(best.evidence, normal_evidence),
         evaluations=spent[0] + learning.search.evaluations,
         rejected=spent[1] + learning.search.rejected,
-        iterations=last.iterations,
+        iterations=last.iterations if last is normal else learning.iterations,
         seconds=0.0,
         converged=last.converged,
         message=last.message,

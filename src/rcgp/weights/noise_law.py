@@ -34,9 +34,10 @@ __all__ = ["OUTLIER_WIDTH", "SCALES", "LawWeight", "NoiseLaw", "Responsibilities
 #: Scales of the noise of good observations, in units of σ. Finer or wider grids change nothing that can be measured.
 SCALES = (1.0, 2.0, 4.0)
 
-#: Half-width b of the density of outliers in robust standard deviations of y − m(x): broad, so that where an outlier
-#: lies says little, and a Cauchy density, so that no outlier is too far away to be one.
-OUTLIER_WIDTH = 3.0
+#: Half-width b of the density of outliers before any data, in robust standard deviations of y − m(x): broad, so that
+#: where an outlier lies says little, and a Cauchy density, so that no outlier is too far away to be one. It is learned;
+#: between three and ten the results are the same.
+OUTLIER_WIDTH = 5.0
 
 # Steps of a bisection for quantiles: 2⁻⁶⁰ of the bracket is beyond the digits of a number.
 _BISECTIONS = 60
@@ -156,6 +157,11 @@ class Responsibilities(NamedTuple):
         return self.share[..., -1]
 
     @property
+    def log_outlier(self) -> Tensor:
+        """Log density of each row as an outlier, log o(e), ``... x n``."""
+        return -(math.pi * self.width).log() - 2.0 * _hypot(self.far).log()
+
+    @property
     def precision(self) -> Tensor:
         """E[s⁻²], the squared weight of each row before any local scale, ``... x n``."""
         return self.share[..., :-1] @ _squared_scales(self.share).reciprocal()
@@ -169,7 +175,8 @@ class Responsibilities(NamedTuple):
     @property
     def slope(self) -> Tensor:
         """∂_y log w̃², ``... x n``; zero where the weight is."""
-        outlier = -2.0 * self.far / (1.0 + self.far.square()) / self.width
+        reach = _hypot(self.far)
+        outlier = -2.0 * (self.far / reach) / reach / self.width
         pull = torch.cat([-self.score / self.std, outlier.unsqueeze(-1)], dim=-1)  # g, ... x n x 4
         mean_pull = (self.share * pull).sum(dim=-1, keepdim=True)
         change = (self.share * (pull - mean_pull))[..., :-1] @ _squared_scales(self.share).reciprocal()
@@ -192,14 +199,15 @@ def responsibilities(
     """
     limit = torch.finfo(residual.dtype).max ** 0.4  # whose squares are ordinary numbers
     width = width.unsqueeze(-1)
-    far = (residual / width).clamp(-limit, limit)
+    largest = torch.finfo(residual.dtype).max
+    far = (residual / width).clamp(-largest, largest)
     deviation = residual - mean
     total = variance.clamp_min(0.0).unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(residual)  # ... x n x 3
     std = total.sqrt()
     # Divided before it is squared: an observation of 1e300 has no square.
     score = (deviation.unsqueeze(-1) / std).clamp(-limit, limit)
     good = -0.5 * math.log(2.0 * math.pi) - std.log() - 0.5 * score.square()
-    outlier = -(math.pi * width).log() - torch.log1p(far.square())
+    outlier = -(math.pi * width).log() - 2.0 * _hypot(far).log()
     terms = torch.cat([good, outlier.unsqueeze(-1)], dim=-1) + log_shares.unsqueeze(-2)
     return Responsibilities(terms.softmax(dim=-1), terms.logsumexp(dim=-1), score, std, far, width)
 
@@ -254,6 +262,11 @@ class LawWeight(WeightFunction):
 
     def of_row(self, row: int) -> LawWeight:
         return LawWeight(self.law, *(part[row] for part in (self.mean, self.variance, self.local, self.relative)))
+
+
+def _hypot(far: Tensor) -> Tensor:
+    """(1 + far²)^½ without squares, which the farthest outliers do not have."""
+    return torch.hypot(torch.ones_like(far), far)
 
 
 def _squared_scales(like: Tensor) -> Tensor:
