@@ -106,7 +106,7 @@ def law_weights(K, e, noise, law):
     """Weights, slopes and outlier probabilities of one model: densities as written, leave-one-out by refits."""
     spread = e.abs().quantile(0.5) / 0.6745
     w, slope = (1.0 + (e / (5.0 * spread)) ** 2).rsqrt(), torch.zeros_like(e)
-    own, warmth = noise, (0.1 * spread**2 / noise.mean()).clamp_min(1.0)
+    own, warmth = noise, (0.1 * spread**2 / noise).clamp_min(1.0)
     for exponent in (1.0, 2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0):  # from the noise at which models start to their own
         noise = own * warmth**exponent
         mean, variance = leave_one_out(K, e - noise * slope, noise / w.square())

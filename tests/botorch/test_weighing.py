@@ -61,7 +61,8 @@ def test_outliers_have_no_pull_among_rows_of_other_noise():
     model = SingleTaskRCGP(X, spoilt, Yvar)
     fit(model)
     assert model.weights()[9] < 0.1
-    assert model.outliers()[9]
+    flagged = model.outliers().squeeze(-1).nonzero().flatten().tolist()
+    assert set(flagged) - {11} == {9}  # that row may be anything
     change = model.posterior(X[9:10]).mean - Y[9]
     assert change.abs().item() < 1.0  # a twentieth of the way
 

@@ -7,8 +7,7 @@ import torch
 import reference
 from problems import ROBUST, WEIGHTS, make_twin
 from rcgp.core import loo
-from rcgp.core.evidence import log_marginal
-from rcgp.core.loo import leave_one_out, leave_one_out_and_evidence, log_density
+from rcgp.core.loo import leave_one_out, log_density
 from rcgp.core.pseudo import PseudoData
 
 
@@ -70,8 +69,7 @@ def test_hand_written_backward_passes_gradcheck(batch):
     B, z, s = (tensor.requires_grad_() for tensor in inputs(5, *batch))
 
     def moments(B, z, s):
-        latent, signal = leave_one_out_and_evidence(B @ B.mT, PseudoData(z, s))
-        return *latent, signal
+        return tuple(leave_one_out(B @ B.mT, PseudoData(z, s)))
 
     assert torch.autograd.gradcheck(moments, (B, z, s))
 
@@ -87,27 +85,6 @@ def test_hand_written_backward_equals_autograd(monkeypatch, smallest_block, scal
         gradients.append(torch.autograd.grad(log_density(z - mean, variance + 0.1).sum(), (B, z, s)))
     for ours, autograd in zip(gradients[1], gradients[0], strict=True):
         torch.testing.assert_close(ours, autograd, rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.parametrize("smallest_block", [2, 192])
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_the_evidence_is_that_of_the_pseudo_data_with_its_gradient(monkeypatch, smallest_block, share):
-    """Beside the gradient of the leave-one-out moments, and without it."""
-    monkeypatch.setattr(loo, "_SMALLEST_BLOCK", smallest_block)
-    B, z, s = (tensor.requires_grad_() for tensor in inputs(7, 2))
-    K, pseudo = B @ B.mT, PseudoData(z, s)
-    (mean, variance), signal = leave_one_out_and_evidence(K, pseudo)
-    ours = signal + s.log().sum(-1) - 3.5 * np.log(2 * np.pi)
-    noisy = torch.distributions.MultivariateNormal(torch.zeros_like(z), K + torch.diag_embed(s**-2))
-    torch.testing.assert_close(ours, noisy.log_prob(z))
-    torch.testing.assert_close(ours, log_marginal(K, pseudo))
-    score = share * log_density(z - mean, variance + 0.1).sum()
-    together = torch.autograd.grad(ours.sum() + score, (B, z, s), retain_graph=True)
-    evidence = torch.autograd.grad(noisy.log_prob(z).sum(), (B, z, s), retain_graph=True)
-    moments = direct_form(K, z, s)
-    apart = torch.autograd.grad(share * log_density(z - moments[0], moments[1] + 0.1).sum(), (B, z, s))
-    for both, one, other in zip(together, evidence, apart, strict=True):
-        torch.testing.assert_close(both, one + other, rtol=1e-7, atol=1e-9)
 
 
 def test_gradient_in_the_kernel_matrix_is_symmetric():

@@ -100,7 +100,7 @@ def recursion(sample, fit, y, precision=None):
             log_shares, width = law.log_shares(mean), mean.new_tensor(law.width)
             rows = responsibilities(model.residual(), mean, variance, row_noise, log_shares, width)
             model.weight = Fixed((rows.precision / h).sqrt(), h * rows.slope)
-            mean, variance = model.latent_leave_one_out(model.training_terms())
+            mean, variance = model.latent_leave_one_out(model.training_terms().pseudo)
             counts = torch.tensor(PRIOR_COUNTS).double() + rows.share.sum(dim=0)
             *shares, outlier_share = (counts / counts.sum()).tolist()
             law = NoiseLaw(tuple(shares), outlier_share, law.width)

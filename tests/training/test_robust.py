@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
@@ -10,8 +11,12 @@ import pytest
 import torch
 
 from rcgp import RCGP, FitError, SparseRCGP, fit, fit_robust, posterior_influence
-from rcgp.models.defaults import add_weak_priors
+from rcgp.core.noise_law import PRIOR_COUNTS, log_bound
+from rcgp.core.pseudo import pseudo_data
+from rcgp.models.defaults import add_weak_priors, robust_spread
 from rcgp.training import weigh_by_law
+from rcgp.training.learning import Learning
+from rcgp.training.objectives import log_prior
 from rcgp.weights import Constant, LawWeight
 
 
@@ -64,6 +69,82 @@ def test_clean_data_give_the_ordinary_gp(seed):
     assert report.value == expected.value
     for ours, theirs in zip(robust.parameters(), plain.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_an_ordinary_gp_that_wins_late_is_not_given_up(seed):
+    """With hardly any noise most of the gain comes after the first iterations."""
+    random = np.random.default_rng(seed)
+    X = torch.from_numpy(random.random((40, 2)))
+    y = torch.sin(6 * X).sum(dim=-1) + 0.01 * torch.from_numpy(random.standard_normal(40))
+    plain = make_model(X, y, weight=Constant())
+    value = fit(plain, "marginal").value
+    report = fit_robust(make_model(X, y))
+    assert report.value >= value
+    assert report.normal_evidence == value or report.evidence > value
+
+
+@pytest.mark.parametrize("y", [lambda x: torch.ones_like(x), torch.sin], ids=["constant", "sine"])
+def test_without_noise_there_is_none_to_differ(y):
+    X = torch.linspace(0.0, 6.0, 40, dtype=torch.float64).unsqueeze(-1)
+    report = fit_robust(make_model(X, y(X[:, 0])))
+    assert not report.local_noise
+
+
+CASES = {
+    "all": ({}, {}),
+    "one noise": ({}, {"local_noise": False}),
+    "sample weights": ({"sample_weight": torch.linspace(0.5, 2.0, 100, dtype=torch.float64)}, {}),
+    "restarts": ({}, {"restarts": 2, "seed": 0}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_evidence_is_that_of_the_model(case):
+    model_options, options = CASES[case]
+    model = make_model(*make_data(size=3.0, noise=0.2)[:2], **model_options)
+    report = fit_robust(model, **options)
+    assert report.evidence > report.normal_evidence
+    with torch.no_grad():
+        residual, weight = model.residual(), model.weight
+        rows = weight.responsibilities(residual, model.noise)
+        row_noise = model.noise * weight.local * weight.relative
+        pseudo = pseudo_data(residual, rows.weight, torch.zeros_like(residual), torch.ones(()), row_noise.reciprocal())
+        width = 5.0 * robust_spread(residual)
+        found = log_bound(model.signal_evidence(pseudo), residual, row_noise, rows, width) + log_prior(model)
+    assert float(found) == pytest.approx(report.evidence, rel=1e-9)
+    assert max(step.evidence for step in report.rounds) == report.evidence
+    assert len(report.rounds) < 40
+
+
+def test_weights_made_afresh_are_kept_where_the_evidence_grows():
+    """Three rows of a narrow peak have lost their weight, which no number of expectation steps gives back."""
+    X = torch.linspace(0.0, 6.0, 40, dtype=torch.float64).unsqueeze(-1)
+    noise = 0.01 * torch.from_numpy(np.random.default_rng(0).standard_normal(40))
+    model = make_model(X, torch.sin(3.0 * X[:, 0]) + 2.0 * torch.exp(-(((X[:, 0] - 3.0) / 0.3) ** 2)) + noise)
+    model.kernel.base_kernel.lengthscale, model.noise = 0.5, 1e-4
+    learning = Learning(model, 100, False, lambda evaluations, best: None)
+    weight = torch.ones(40, dtype=torch.float64).index_fill(0, torch.tensor([19, 20, 21]), 1e-6)
+    learning.state = replace(learning.state, weight=weight, counts=torch.tensor(PRIOR_COUNTS).double())
+    for _ in range(6):
+        stuck = learning._expect("finish")
+    found = learning._afresh()
+    assert found.evidence > stuck.evidence + 10.0
+    assert learning.state is found
+    assert learning._afresh().evidence >= found.evidence
+
+
+@pytest.mark.parametrize("loud", [1e-8, 1.0])
+def test_a_row_that_hardly_counts_does_not_cost_the_others_their_weight(loud):
+    X, y, _, wrong = make_data(60)
+    precision = torch.ones(60, dtype=torch.float64)
+    good = next(i for i in range(60) if i not in wrong)
+    precision[good] = loud
+    model = make_model(X, y, sample_weight=precision)
+    law = fit_robust(model, local_noise=False).law
+    weigh_by_law(model, law)
+    flagged = (model.outlier_probability() > 0.5).nonzero().squeeze(-1).tolist()
+    assert sorted(set(flagged) - {good}) == sorted(wrong)  # that row may be anything
 
 
 def test_heavy_tails_are_learned_without_flags():

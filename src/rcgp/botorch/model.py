@@ -58,7 +58,7 @@ class SingleTaskRCGP(TrainingDataModel):
     ``fit_gpytorch_mll`` learns the noise law of each output along with the hyperparameters. Where the noise turns out
     to be normal, without outliers, the model equals ``SingleTaskGP`` with the same kernel and transforms.
 
-    Weights are a function of data, hyperparameters and noise law, and the law is part of the state: four shares for
+    Weights are a function of data, hyperparameters and noise law, and the law is part of the state: five numbers for
     each output. So ``condition_on_observations`` equals a model of all the data with the same state, and new
     observations are weighted, too. Before a fit the law is its prior: most noise is normal, one row in thirteen is an
     outlier.

@@ -1,6 +1,6 @@
 """Weights and pseudo-data of a batch of models at given hyperparameters.
 
-With a noise law the weights are those of a robust fit (:mod:`rcgp.training.robust`), computed in a fixed number of
+With a noise law the weights are computed as a robust fit does (:mod:`rcgp.training.robust`), in a fixed number of
 expectation steps from the data, the hyperparameters and the law alone. So a model that is loaded, or
 conditioned on further observations, has the weights that a model of all the data would have.
 """

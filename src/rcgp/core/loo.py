@@ -22,9 +22,6 @@ Then       ∂/∂K   = S [ ½(u βᵀ + β uᵀ) − P diag(q) P ] S,
 
 P° in place of P is exact, because μ_i and v_i do not depend on (z_i, r_i), and avoids a cancellation that
 would be fatal for large r_i.
-
-The same factorisation gives the evidence ℓ of :mod:`rcgp.core.evidence`, and the same product its gradient: with c̄ that
-of ℓ, u becomes u + ½ c̄ β, and P diag(q) P becomes (P diag(q) + ½ c̄ I) P.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from torch.autograd.function import once_differentiable
 from rcgp.core.linalg import broadcast, noisy_points, posterior_variance, scaled_cholesky
 from rcgp.core.pseudo import PseudoData
 
-__all__ = ["LeaveOneOut", "leave_one_out", "leave_one_out_and_evidence", "log_density"]
+__all__ = ["LeaveOneOut", "leave_one_out", "log_density"]
 
 # Rows handled at a time: temporaries stay small, and of the symmetric gradient only the lower part is computed.
 _BLOCKS, _SMALLEST_BLOCK = 8, 192
@@ -63,16 +60,8 @@ def leave_one_out(K: Tensor, pseudo: PseudoData) -> LeaveOneOut:
         Means and variances, ``... x n``. Cost n³ (Cholesky and inverse), and 1 to 2n³ more for the gradient;
         two n x n matrices besides K, three in the backward pass.
     """
-    return leave_one_out_and_evidence(K, pseudo)[0]
-
-
-def leave_one_out_and_evidence(K: Tensor, pseudo: PseudoData) -> tuple[LeaveOneOut, Tensor]:
-    """Leave-one-out moments as above, and ℓ, what the evidence of the pseudo-data owes to K: ``...``, at no more cost.
-
-    ℓ = −½ log det(I + S K S) − ½ tᵀ (I + S K S)⁻¹ t, with t = S z.
-    """
-    mean, variance, signal = _LeaveOneOutMoments.apply(*broadcast(K, pseudo.target, pseudo.root_precision))  # type: ignore[no-untyped-call]
-    return LeaveOneOut(mean, variance), signal
+    moments = _LeaveOneOutMoments.apply(*broadcast(K, pseudo.target, pseudo.root_precision))  # type: ignore[no-untyped-call]
+    return LeaveOneOut(*moments)
 
 
 def log_density(residual: Tensor, variance: Tensor) -> Tensor:
@@ -81,12 +70,11 @@ def log_density(residual: Tensor, variance: Tensor) -> Tensor:
 
 
 class _LeaveOneOutMoments(torch.autograd.Function):
-    """(K, z, s) ↦ (μ, v, ℓ); the formulas are in the module's docstring."""
+    """(K, z, s) ↦ (μ, v); the formulas are in the module's docstring."""
 
     @staticmethod
-    def forward(ctx: Any, K: Tensor, z: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, K: Tensor, z: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         L = scaled_cholesky(K, s)
-        log_det = 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         # n x n; LAPACK stores columns, and the transpose of a symmetric matrix has its rows in one piece.
         P = torch.cholesky_inverse(L).mT
         del L
@@ -97,29 +85,24 @@ class _LeaveOneOutMoments(torch.autograd.Function):
         cavity = (posterior_mean - nu * s * (s * z)) / diagonal
         mean = torch.where(noisy_points(K, s), cavity, z - beta / (s * diagonal))
         P.diagonal(dim1=-2, dim2=-1).zero_()  # the backward pass wants P°
-        ctx.save_for_backward(P, diagonal, beta, nu, s)
-        return mean, nu / diagonal, -0.5 * (log_det + (s * z * beta).sum(dim=-1))
+        ctx.save_for_backward(P, diagonal, beta, s)
+        return mean, nu / diagonal
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, grad_mean: Tensor, grad_variance: Tensor, grad_signal: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        P0, diagonal, beta, nu, s = ctx.saved_tensors
-        c = grad_signal.unsqueeze(-1)
+    def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        P0, diagonal, beta, s = ctx.saved_tensors
         p = grad_mean / (s * diagonal)
         q = (grad_mean * s * beta - grad_variance) / (s * diagonal).square()
         others = (P0 @ p.unsqueeze(-1)).squeeze(-1)  # P°p
-        u = others + diagonal * p + 0.5 * c * beta
-        grad_K, squares = _backward_products(P0, diagonal, q, u, beta, s, c)
-        grad_s = -2.0 / s * (beta * others - squares) - c * s * nu - (c * beta) * (beta / s)
-        return grad_K, -s * (others + c * beta), grad_s
+        grad_K, squares = _backward_products(P0, diagonal, q, others + diagonal * p, beta, s)
+        return grad_K, -s * others, -2.0 / s * (beta * others - squares)
 
 
 def _backward_products(
-    P0: Tensor, diagonal: Tensor, q: Tensor, u: Tensor, beta: Tensor, s: Tensor, c: Tensor
+    P0: Tensor, diagonal: Tensor, q: Tensor, u: Tensor, beta: Tensor, s: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """S [½(u βᵀ + β uᵀ) − (P diag(q) + ½ c I) P] S and Σ_k P°_ik² q_k, a block of rows at a time.
+    """S [½(u βᵀ + β uᵀ) − P diag(q) P] S and Σ_k P°_ik² q_k, a block of rows at a time.
 
     The matrix is symmetric: each block is computed up to the diagonal only, and mirrored. Cost about n³.
     """
@@ -131,9 +114,9 @@ def _backward_products(
     for start in range(0, n, size):
         end = min(start + size, n)
         rows, columns = slice(start, end), slice(0, end)
-        Pq = P0[..., rows, :] * q.unsqueeze(-2)  # rows of P diag(q) + ½ c I: off the diagonal first, then on it
+        Pq = P0[..., rows, :] * q.unsqueeze(-2)  # rows of P diag(q): off the diagonal first, then on it
         squares[..., rows] = (P0[..., rows, :].square() @ q.unsqueeze(-1)).squeeze(-1)
-        Pq[..., rows].diagonal(dim1=-2, dim2=-1).copy_((diagonal * q)[..., rows] + 0.5 * c)
+        Pq[..., rows].diagonal(dim1=-2, dim2=-1).copy_((diagonal * q)[..., rows])
         Pq.mul_(-s[..., rows].unsqueeze(-1))
         block = Pq @ P0[..., columns]
         block.addcmul_(Pq[..., columns], diagonal[..., columns].unsqueeze(-2))

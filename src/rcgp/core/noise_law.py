@@ -14,15 +14,16 @@ the outliers' Cauchy density is the one that they suggest,
 with one more row at the width b₀ of :data:`~rcgp.weights.noise_law.OUTLIER_WIDTH`. However far away, an outlier counts
 for one row in it.
 
-Fits are compared by one number, a lower bound on log p(y | hyperparameters) for any responsibilities ρ and any
-Dirichlet distribution q(π) of the shares. With λ_i = Σ_k ρ_ik / s_k², the noise variance σ_i² of row i, and ℓ the part
-of the evidence of targets e and noises σ_i²/λ_i that involves the kernel (:mod:`rcgp.core.evidence`),
+Fits are compared by one number, a lower bound on log p(y | hyperparameters, b) for any responsibilities ρ and any
+Dirichlet distribution q(π) of the shares, and the log prior of b relative to its largest. With λ_i = Σ_k ρ_ik / s_k²,
+the noise variance σ_i² of row i, and ℓ the part of the evidence of targets e and noises σ_i²/λ_i that involves the
+kernel (:mod:`rcgp.core.evidence`),
 
     F = ℓ + Σ_i [ −½ (1 − ρ_io) log 2πσ_i² − Σ_k ρ_ik log s_k + ρ_io log o(e_i)
                   + Σ ρ_i (E_q log π − log ρ_i) ] − KL(q ‖ p) + log (2 b b₀ / (b² + b₀²)),
 
-p the prior of the shares, and the last term that of the width. For normal noise without free shares F is the log
-marginal likelihood: a law has to earn its shares.
+p the prior of the shares. For normal noise without free shares F is the log marginal likelihood: a law has to earn its
+shares.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ _WIDTHS = 10.0
 # squared weight. Between three and ten, wider ones follow clusters of errors more often and narrower ones lose peaks.
 _START = 5.0
 
-# Expectation steps by which rows are weighed where law and hyperparameters are known; the noise variance that the first
-# one has at least, as a share of the squared spread: that at which models start.
-_SWEEPS, _WARM = 5, 0.1
+# Where law and hyperparameters are known: expectation steps in which the noise variance falls to its own, and what each
+# row has at least in the first of them, as a share of the squared spread: what models start with.
+_COOLING, _WARM = 3, 0.1
 
 # Steps of expectation and maximisation: cheap beside one factorisation, and more change nothing.
 _STEPS = 8
@@ -127,7 +128,7 @@ def learn_law(
 
 def _updated_width(rows: Responsibilities, width: Tensor, first: Tensor) -> Tensor:
     """The half-width that the outliers suggest, and one more row at the first width."""
-    far = (rows.far / torch.hypot(torch.ones_like(rows.far), rows.far)).square()
+    far = (rows.far / rows.reach).square()
     own = 1.0 / (1.0 + (width / first).square())
     mean = ((rows.outlier * far).sum() + own) / (rows.outlier.sum() + 1.0)
     return (width * (2.0 * mean).sqrt()).clamp(first / _WIDTHS, first * _WIDTHS)
@@ -199,9 +200,9 @@ def weigh_rows(
     """
     ones = torch.ones_like(spread)
     weight, slope = first_weights(residual, spread), torch.zeros_like(residual)
-    warmth = (_WARM * spread.square() / row_noise.mean(dim=-1)).clamp_min(1.0).unsqueeze(-1)
-    for step in range(_SWEEPS):
-        noise = row_noise * warmth ** max(0.0, 1.0 - step / (_SWEEPS - 2))
+    warmth = (_WARM * spread.square().unsqueeze(-1) / row_noise).clamp_min(1.0)
+    for step in range(_COOLING + 2):  # the last two at the noise that the rows have
+        noise = row_noise * warmth ** max(0.0, 1.0 - step / _COOLING)
         cavity = cavity_of(pseudo_data(residual, weight, slope, ones, noise.reciprocal()))
         rows = responsibilities(residual, *cavity, noise, log_shares, width)
         weight, slope = rows.weight, rows.slope

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rcgp.core.evidence import signal_evidence
 from rcgp.core.exact import ExactPosterior, condition
-from rcgp.core.loo import LeaveOneOut, leave_one_out, leave_one_out_and_evidence
+from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior
 from rcgp.models.constraints import above
@@ -223,24 +223,20 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         with torch.no_grad():
             model = self.in_float64()
             terms = model.training_terms()
-            latent = model.latent_leave_one_out(terms)
+            latent = model.latent_leave_one_out(terms.pseudo)
             mean, row_noise = latent.mean + (model.train_y - terms.residual), terms.row_noise
             if isinstance(model.weight, LawWeight):
                 row_noise = row_noise * model.weight.local * model.weight.law.variance
             variance = latent.variance + row_noise
             return LeaveOneOut(mean.to(self.train_y), variance.to(self.train_y))
 
-    def latent_leave_one_out(self, terms: TrainingTerms) -> LeaveOneOut:
+    def latent_leave_one_out(self, pseudo: PseudoData) -> LeaveOneOut:
         """Leave-one-out moments of f(x_i), relative to the prior mean, each ``n``; differentiable. Cost O(n³)."""
-        return leave_one_out(self.kernel_matrix(), terms.pseudo)
+        return leave_one_out(self.kernel_matrix(), pseudo)
 
     def signal_evidence(self, pseudo: PseudoData) -> Tensor:
         """ℓ, the part of the evidence of pseudo-data that involves the kernel; differentiable. Cost O(n³)."""
         return signal_evidence(self.kernel_matrix(), pseudo)
-
-    def cavity(self, pseudo: PseudoData) -> tuple[LeaveOneOut, Tensor]:
-        """Leave-one-out moments of f(x_i) and ℓ, given pseudo-data. Cost O(n³)."""
-        return leave_one_out_and_evidence(self.kernel_matrix(), pseudo)
 
     def in_float64(self) -> RCGP:
         """This model, or a copy of it in double precision if it is in single.

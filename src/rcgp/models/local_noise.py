@@ -3,10 +3,10 @@
 Row j suggests the noise variance σ² t_j, and counts as far as it is no outlier, c_j
 (:func:`rcgp.core.noise_law.local_squares`). With ρ(x, x') the correlation of the fitted kernel,
 
-    h(x) = (n₀ + Σ_j ρ(x, x_j)^b t_j) / (n₀ + Σ_j ρ(x, x_j)^b c_j),
+    h(x) = (n₀ + Σ_j ρ(x, x_j)^a t_j) / (n₀ + Σ_j ρ(x, x_j)^a c_j),
 
-a kernel average that is drawn to 1 by n₀ rows. The power b says how local it is: 4 halves the lengthscales of a squared
-exponential. At a training row the sum leaves that row out, so that h and b may be compared by leave-one-out.
+a kernel average that is drawn to 1 by n₀ rows. The power a says how local it is: 4 halves the lengthscales of a squared
+exponential. At a training row the sum leaves that row out, so that h and a may be compared by leave-one-out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LocalNoise:
         X: ``n x d`` inputs of the rows.
         squares: ``n`` noise variances t that they suggest, in units of σ², times c.
         counts: ``n`` how far each row counts, c.
-        power: b, one of :data:`POWERS`.
+        power: a, one of :data:`POWERS`.
     """
 
     kernel: gpytorch.kernels.Kernel

@@ -92,20 +92,14 @@ class SparseRCGP(RCGP):
         """The training inputs seen through the inducing points, at the present hyperparameters. Cost m³/3."""
         return Rows(self.kernel, self.train_X, self.inducing_points)
 
-    def latent_leave_one_out(self, terms: TrainingTerms) -> LeaveOneOut:
+    def latent_leave_one_out(self, pseudo: PseudoData) -> LeaveOneOut:
         """Leave-one-out moments of f(x_i), relative to the prior mean; differentiable. Cost O(nm²)."""
-        found, unseen = sparse_moments(self.rows(), terms.pseudo)
-        return leave_one_out_sparse(found, terms.pseudo, unseen)
+        found, unseen = sparse_moments(self.rows(), pseudo)
+        return leave_one_out_sparse(found, pseudo, unseen)
 
     def signal_evidence(self, pseudo: PseudoData) -> Tensor:
         """The bound on ℓ; differentiable. Cost O(nm²)."""
         return signal_bound_of(self.rows(), pseudo)
-
-    def cavity(self, pseudo: PseudoData) -> tuple[LeaveOneOut, Tensor]:
-        """Leave-one-out moments of f(x_i) and the bound on ℓ. Cost O(nm²)."""
-        rows = self.rows()
-        found, unseen = sparse_moments(rows, pseudo)
-        return leave_one_out_sparse(found, pseudo, unseen), signal_bound_of(rows, pseudo)
 
     def signal_bound(self, terms: TrainingTerms) -> Tensor:
         """The bound on the part of the evidence that involves the kernel; differentiable. Cost O(nm²)."""

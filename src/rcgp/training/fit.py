@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import SupportsIndex
 
@@ -194,6 +194,7 @@ def fit_ordinary(
     search = partial(fit, model, name, restarts, max_iterations, seed, progress, goal=goal)
     first = hyperparameters_of(model)
     best, found = search(), hyperparameters_of(model)
+    evaluations, rejected = best.evaluations, best.rejected
     restore_hyperparameters(model, first)
     try:
         for _ in shorter_starts(model):
@@ -202,13 +203,14 @@ def fit_ordinary(
                     value = float(OBJECTIVES[name](model))
                 if value > best.value:
                     best, found = search(), hyperparameters_of(model)
+                    evaluations, rejected = evaluations + best.evaluations, rejected + best.rejected
     finally:
         restore_hyperparameters(model, found)
-    return best
+    return replace(best, evaluations=evaluations, rejected=rejected)
 
 
 def check_limits(restarts: int, max_iterations: int) -> None:
-    """Refuse numbers of restarts and iterations that are none."""
+    """Refuse what are no numbers of restarts or iterations."""
     for argument, number, least in (("restarts", restarts, 0), ("max_iterations", max_iterations, 1)):
         if not isinstance(number, SupportsIndex) or number < least:
             raise ValueError(f"{argument} must be a whole number, at least {least}, got {number!r}")

@@ -20,7 +20,7 @@ __all__ = ["Judgement", "doubts_of", "judge_rows"]
 # look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
 _WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
 
-# Standard errors of a coverage that chance explains.
+# Standard errors of a share that chance explains.
 _CHANCE = 2.0
 
 
@@ -55,7 +55,7 @@ def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
         if learn:
             if model.weight.constant_in_y:  # the noise of each row is known, up to σ²
                 relative = relative / model.weights().square()
-            cavity = model.latent_leave_one_out(model.training_terms())
+            cavity = model.latent_leave_one_out(model.training_terms().pseudo)
             width = OUTLIER_WIDTH * robust_spread(residual)
             limits = (float(noise) * 1e-12, float(noise) * 1e12)
             learned = learn_law(residual, cavity, noise, relative, width, bounds=limits)
@@ -87,7 +87,8 @@ def doubts_of(
     """
     n = len(deviation)
     doubts = [*_few(n)]
-    if (wide := float(((precision < 0.25) & (probability <= 0.5)).double().mean())) > _WIDE:
+    wide = float(((precision < 0.25) & (probability <= 0.5)).double().mean())
+    if wide > _WIDE + _CHANCE * (_WIDE * (1.0 - _WIDE) / n) ** 0.5:
         doubts.append(
             f"errors and heavy-tailed noise cannot be told apart: {wide:.0%} of the rows count less than a quarter "
             "without being flagged"

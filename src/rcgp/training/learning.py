@@ -1,7 +1,8 @@
 """Expectation and maximisation on one model: weights and noise law, then hyperparameters, in turn.
 
-The loop of :mod:`rcgp.training.robust`, which describes the steps. A model offers leave-one-out moments (``cavity``)
-and an evidence with gradient (``signal_evidence``). The loop returns the best state, and leaves the model at its last.
+The loop of :mod:`rcgp.training.robust`, which describes the steps. A model offers leave-one-out moments
+(``latent_leave_one_out``) and an evidence with gradient (``signal_evidence``). The loop returns the best state, and
+leaves the model at its last.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from rcgp.core.exact import condition
 from rcgp.core.loo import LeaveOneOut
-from rcgp.core.noise_law import first_weights, learn_law, local_squares, log_bound, weigh_rows
+from rcgp.core.noise_law import LearnedLaw, first_weights, learn_law, local_squares, log_bound, weigh_rows
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import robust_spread, robust_spreads
@@ -59,7 +60,7 @@ class Round:
     """One expectation step of a robust fit.
 
     Attributes:
-        name: "start", "round", "all rows", "local noise", "finish" or, of a start with shorter lengthscales, "shorter".
+        name: "start", "round", "all rows", "local noise", "finish" or "afresh".
         evaluations: of the objective, until then.
         evidence: F after it.
         kept: sum of the squared weights before any local scale, the number of rows that the model effectively keeps.
@@ -81,11 +82,11 @@ class State:
     good: float  # expected number of rows that are no outliers
     local: LocalNoise | None
     h: Tensor  # n, local factors on the noise variance
-    counts: Tensor | None = None  # of the law; None before it has been learned
+    counts: Tensor | None = None  # of the law; None before the first step
     law: NoiseLaw | None = None
     cavity: LeaveOneOut | None = None
     rows: Responsibilities | None = None  # under the law
-    search: Outcome | None = None  # that led here
+    search: Outcome | None = None  # the last one
     evidence: float = -math.inf
 
 
@@ -103,11 +104,12 @@ class Learning:
         self.rounds: list[Round] = []
         self.iterations = 0
         self.last = Outcome(-math.inf, self.search.read())
-        self.state = self._first(residual)
+        self.state = self._first()
 
     def run(self, start: Vector) -> State:
         """The whole loop from one start: the state with the largest evidence."""
         self.search.write(start)
+        self.last = Outcome(-math.inf, start)
         sample = self._sample()
         try:
             best = self._rounds() if sample is None else self._from_sample(sample)
@@ -118,22 +120,28 @@ class Learning:
         for _ in range(_FINISHES):
             before = best.evidence
             self._search(_FINE, self.max_iterations)
-            best = self._afresh(self._better(best, self._settle("finish", before)))
-            if not best.evidence > before + _GAIN * len(self.relative):
+            best = self._better(best, self._settle(before))
+            best = self._better(best, self._afresh())
+            if not best.evidence > before + self._worth():
                 break
-        return best
+        return replace(best, search=self.last)
 
     def glance(self) -> float:
         """F at the present hyperparameters, before any search."""
-        with torch.no_grad():
-            self.state = self._first(self.model.residual())
-        self._expect("shorter", learn=False)
-        return self._expect("shorter").evidence
+        reported = len(self.rounds)
+        self.state = self._first()
+        self._expect("", learn=False)
+        value = self._expect("").evidence
+        del self.rounds[reported:]
+        return value
+
+    def _worth(self) -> float:
+        """The gain in evidence that another search or expectation step has to promise."""
+        return _GAIN * len(self.relative)
 
     def _rounds(self) -> State:
         """Weights, then hyperparameters and weights in turn until they settle."""
-        with torch.no_grad():
-            self.state = self._first(self.model.residual())
+        self.state = self._first()
         best = self._expect("start", learn=False)
         for _ in range(_ROUNDS):
             before = self.state.weight.square()
@@ -157,7 +165,7 @@ class Learning:
             mean, variance = posterior.mean(cross), posterior.variance(cross, model.kernel(model.train_X, diag=True))
             if sampled.cavity is not None:
                 mean[sample], variance[sample] = sampled.cavity
-            self.state = replace(self._first(model.residual()), counts=sampled.counts, law=sampled.law)
+            self.state = replace(self._first(), counts=sampled.counts, law=sampled.law)
             self._weigh(LeaveOneOut(mean, variance.clamp_min(0.0)), learn=False)
         return self._expect("all rows")
 
@@ -189,9 +197,10 @@ class Learning:
             model.train_X, model.train_y, model.sample_weight = data
             self.relative = relative
 
-    def _first(self, residual: Tensor) -> State:
+    def _first(self) -> State:
         """Weights around the prior mean that only gross outliers lose, at the present hyperparameters."""
         model = self.model
+        residual = model.residual().detach()
         weight = first_weights(residual, robust_spreads(residual))
         nothing, ones = torch.zeros_like(weight), torch.ones_like(weight)
         return State(hyperparameters_of(model), weight, nothing, float(weight.square().sum()), None, ones)
@@ -216,8 +225,7 @@ class Learning:
         before = self.state
         try:
             with torch.no_grad():
-                cavity, _ = self.model.cavity(self._pseudo())
-                self._weigh(cavity, learn=learn)
+                self._weigh(self.model.latent_leave_one_out(self._pseudo()), learn=learn)
                 value = self._bound()
         except NUMERICAL_ERRORS:
             value = -math.inf
@@ -228,54 +236,54 @@ class Learning:
         self.rounds.append(Round(name, self.search.evaluations, value, float(self.state.rows.precision.sum())))
         return self.state
 
-    def _settle(self, name: str, evidence: float) -> State:
-        """Expectation steps until the evidence is what it was before the search, as long as it grows.
+    def _settle(self, evidence: float) -> State:
+        """Expectation steps after a search, as long as the evidence is clearly below what it was, and grows.
 
         After a search that moved far one step is not enough: rows were predicted by weights that no longer fit.
         """
-        state = self._expect(name)
-        while -math.inf < state.evidence < evidence:
-            after = self._expect(name)
-            if not after.evidence > state.evidence:
-                return self._back_to(state)
-            state = after
+        state = self._expect("finish")
+        while -math.inf < state.evidence < evidence - _LOSS:
+            before, state = state, self._expect("finish")
+            if not state.evidence > before.evidence + self._worth():
+                return state if state.evidence > before.evidence else self._back_to(before)
         return state
 
-    def _better(self, before: State, after: State) -> State:
-        """The later state, unless the evidence fell, as where a search ran away: then back to the earlier one."""
-        return self._back_to(before) if after.evidence < before.evidence - _LOSS else after
+    def _better(self, best: State, after: State) -> State:
+        """The state with the larger evidence. From a later one that lost much the loop goes back to it."""
+        if after.evidence < best.evidence - _LOSS:
+            self._back_to(best)
+        return max(best, after, key=lambda state: state.evidence)
 
     def _back_to(self, state: State) -> State:
         self.state = state
         restore_hyperparameters(self.model, state.parameters)
         return state
 
-    def _afresh(self, best: State) -> State:
-        """Weigh all rows anew at the present hyperparameters, if the evidence grows by it.
+    def _afresh(self) -> State:
+        """Weigh all rows anew at the present hyperparameters and law, if the evidence grows by it.
 
         Good rows that lost their weight together, before the hyperparameters were good, cannot be predicted without
         each other, and would stay lost.
         """
-        model = self.model
-        if best.law is None or best.rows is None or float((1.0 - best.rows.precision).sum()) < 1.0:
-            return best
+        model, state = self.model, self.state
+        if state.law is None or state.rows is None or float((1.0 - state.rows.precision).sum()) < 1.0:
+            return state
         try:
             with torch.no_grad():
                 residual = model.residual()
-                row_noise = model.noise * self.relative * best.h
                 cavity, _ = weigh_rows(
-                    lambda pseudo: model.cavity(pseudo)[0],
+                    model.latent_leave_one_out,
                     residual,
-                    row_noise,
+                    model.noise * self.relative * state.h,
                     robust_spreads(residual),
-                    best.law.log_shares(residual),
-                    residual.new_tensor(best.law.width),
+                    state.law.log_shares(residual),
+                    residual.new_tensor(state.law.width),
                 )
                 self._weigh(cavity, learn=False)
         except NUMERICAL_ERRORS:
-            return self._back_to(best)
+            return self._back_to(state)
         tried = self._expect("afresh")
-        return tried if tried.evidence > best.evidence else self._back_to(best)
+        return tried if tried.evidence > state.evidence else self._back_to(state)
 
     def _weigh(self, cavity: LeaveOneOut, *, learn: bool) -> None:
         """Law and weights from predictions of each row without itself."""
@@ -304,7 +312,6 @@ class Learning:
             counts=learned.counts,
             law=learned.law,
             cavity=cavity,
-            search=self.last,
         )
 
     def _bound(self) -> float:
@@ -318,38 +325,48 @@ class Learning:
         return float(bound + log_prior(model))
 
     def _localise(self, best: State) -> State:
-        """Let the noise differ from place to place, if the evidence grows by it."""
-        model, state = self.model, self.state
-        if state.cavity is None or state.rows is None:
+        """Let the noise differ from place to place, if the evidence grows by it; where there is none there is nothing.
+
+        The noise, its factors and the law in turn, predictions held fixed; then an expectation step.
+        """
+        model, state, bounds = self.model, self.state, _noise_bounds(self.model)
+        if state.cavity is None or state.rows is None or (bounds and float(model.noise.detach()) <= 2.0 * bounds[0]):
             return best
         with torch.no_grad():
             K = model.kernel_matrix()
             found = [self._local(state, state.cavity, state.rows, K, power) for power in POWERS]
-        local, h, density = max(found, key=lambda part: part[2])
-        if not math.isfinite(density):
-            return best
-        self.state = replace(state, local=local, h=h, weight=state.weight * (state.h / h).sqrt())
+            local, h, learned = max(found, key=lambda part: float(part[2].rows.log_density.sum()))
+            if bounds:
+                model.noise = learned.noise
+            self.state = replace(state, local=local, h=h, counts=learned.counts, law=learned.law)
+            self._weigh(state.cavity, learn=False)
         tried = self._expect("local noise")
         return tried if tried.evidence > best.evidence else self._back_to(best)
 
     def _local(
         self, state: State, cavity: LeaveOneOut, rows: Responsibilities, K: Tensor, power: float
-    ) -> tuple[LocalNoise, Tensor, float]:
-        """Local noise and law in turn, predictions held fixed: the noise, its factors, log density of the rows."""
+    ) -> tuple[LocalNoise, Tensor, LearnedLaw]:
+        """Local noise, its factors, and the law that goes with it."""
         model, h = self.model, state.h
         residual, noise, counts = model.residual(), model.noise.detach(), state.counts
-        width, bounds = None if state.law is None else state.law.width, _noise_bounds(model)
+        width = None if state.law is None else state.law.width
         for _ in range(_LOCAL_STEPS):
             own = noise * self.relative
             squares, good = local_squares(rows, own * h, own)
             local = LocalNoise.of(model.kernel, model.train_X, squares, good, power)
             h = local.at_rows(K)
-            relative = self.relative * h
             learned = learn_law(
-                residual, cavity, noise, relative, self.width, bounds=bounds, counts=counts, width=width
+                residual,
+                cavity,
+                noise,
+                self.relative * h,
+                self.width,
+                bounds=_noise_bounds(model),
+                counts=counts,
+                width=width,
             )
             noise, counts, rows, width = learned.noise, learned.counts, learned.rows, learned.law.width
-        return local, h, float(rows.log_density.sum())
+        return local, h, learned
 
 
 def _noise_bounds(model: RCGP) -> tuple[float, float] | None:

@@ -36,7 +36,7 @@ def leave_one_out(model: RCGP) -> Tensor:
     Well posed for every weight. It is not itself robust: an observation far out is scored like all others.
     """
     terms = model.training_terms()
-    mean, variance = model.latent_leave_one_out(terms)
+    mean, variance = model.latent_leave_one_out(terms.pseudo)
     return loo.log_density(terms.residual - mean, variance + terms.row_noise).sum() + log_prior(model)
 
 

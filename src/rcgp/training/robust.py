@@ -4,14 +4,15 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
 
 1. Weights: the paper's inverse multiquadric around the prior mean, so wide that only gross outliers lose weight.
 2. Expectation: leave-one-out predictions say which component of the noise law each row comes from, and so its weight
-   and the law (:mod:`rcgp.core.noise_law`). The first time the law is the prior's.
+   and the law (:mod:`rcgp.core.noise_law`). The first time the law knows normal noise and outliers only.
 3. Maximisation: hyperparameters θ by the evidence of the pseudo-data,
 
        ℓ(θ) − ½ log σ² Σ_i (1 − ρ_io) + log p(θ),
 
    in which an outlier takes no part. Steps 2 and 3 are repeated until the weights settle.
 4. Noise that differs from place to place (:mod:`rcgp.models.local_noise`), if the evidence F grows by it.
-5. The ordinary GP, fitted as ``fit(model, "marginal")`` does, is the hypothesis that all noise is normal. It is kept
+5. Hyperparameters by a full search; then all rows are weighed afresh, if F grows by it; again as long as it does.
+6. The ordinary GP, fitted as ``fit(model, "marginal")`` does, is the hypothesis that all noise is normal. It is kept
    unless the learned law has the larger evidence F: clean data cost nothing. Its search is given up early where it
    clearly cannot win.
 """
@@ -24,9 +25,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import weigh_rows
-from rcgp.core.pseudo import PseudoData
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spreads
 from rcgp.training.fit import (
@@ -148,7 +147,7 @@ def _fit(
         normal = error
     normal_evidence = -math.inf if isinstance(normal, FitError) else normal.value
     last: FitReport | Outcome
-    if best.law is not None and best.cavity is not None and best.search and best.evidence > normal_evidence:
+    if best.law is not None and best.cavity is not None and best.search is not None and best.evidence > normal_evidence:
         restore_hyperparameters(model, best.parameters)
         model.weight = LawWeight(best.law, *best.cavity, best.h, learning.relative)
         model.local_noise, last = best.local, best.search
@@ -156,13 +155,13 @@ def _fit(
         raise normal
     else:
         last = normal
-    spent = (0, 0) if isinstance(normal, FitError) else (normal.evaluations, normal.rejected)
+    spent = (0, 0, 0) if isinstance(normal, FitError) else (normal.evaluations, normal.rejected, normal.iterations)
     return RobustReport(
         objective="robust",
         value=max(best.evidence, normal_evidence),
         evaluations=spent[0] + learning.search.evaluations,
         rejected=spent[1] + learning.search.rejected,
-        iterations=last.iterations if last is normal else learning.iterations,
+        iterations=spent[2] + learning.iterations,
         seconds=0.0,
         converged=last.converged,
         message=last.message,
@@ -194,10 +193,8 @@ def weigh_by_law(model: RCGP, law: NoiseLaw) -> None:
         residual, relative = model.residual(), model.relative_noise()
         h = torch.ones_like(residual) if model.local_noise is None else model.local_noise(model.train_X)
 
-        def cavity_of(pseudo: PseudoData) -> LeaveOneOut:
-            return model.cavity(pseudo)[0]
-
         log_shares, width = law.log_shares(residual), residual.new_tensor(law.width)
         row_noise = model.noise * relative * h
-        cavity, _ = weigh_rows(cavity_of, residual, row_noise, robust_spreads(residual), log_shares, width)
+        spread = robust_spreads(residual)
+        cavity, _ = weigh_rows(model.latent_leave_one_out, residual, row_noise, spread, log_shares, width)
         model.weight = LawWeight(law, *cavity, h, relative)

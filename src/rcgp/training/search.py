@@ -40,10 +40,10 @@ _MEMORY = 30
 #: Gain of an iteration, relative to the value for each observation and to one, below which a search ends: SciPy's.
 TOLERANCE = 2.2e-9
 
-# Iterations after which a search without hope is given up, and how much of what it gained so far it may still gain.
-# Measured on 50 problems, what is missing after five iterations is at most an eighth of what they gained.
-# With few rows all gains are small, and some nats more are nothing.
-_PATIENCE, _HOPE, _SLACK = 5, 0.25, 5.0
+# Iterations after which a search without hope is given up: one that would have to gain as much again as it gained so
+# far, and some nats more, since with few rows all gains are small. After five iterations what is missing is at most an
+# eighth of what they gained on most tables; where there is hardly any noise it may be more than half.
+_PATIENCE, _HOPE, _SLACK = 5, 1.0, 5.0
 
 # Gradient for each observation, in natural scales, below which a point is as good as the best.
 _FLAT = 1e-4

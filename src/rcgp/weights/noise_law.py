@@ -157,9 +157,14 @@ class Responsibilities(NamedTuple):
         return self.share[..., -1]
 
     @property
+    def reach(self) -> Tensor:
+        """(1 + far²)^½, ``... x n``, without squares, which the farthest outliers do not have."""
+        return torch.hypot(torch.ones_like(self.far), self.far)
+
+    @property
     def log_outlier(self) -> Tensor:
         """Log density of each row as an outlier, log o(e), ``... x n``."""
-        return -(math.pi * self.width).log() - 2.0 * _hypot(self.far).log()
+        return -(math.pi * self.width).log() - 2.0 * self.reach.log()
 
     @property
     def precision(self) -> Tensor:
@@ -175,8 +180,7 @@ class Responsibilities(NamedTuple):
     @property
     def slope(self) -> Tensor:
         """∂_y log w̃², ``... x n``; zero where the weight is."""
-        reach = _hypot(self.far)
-        outlier = -2.0 * (self.far / reach) / reach / self.width
+        outlier = -2.0 * (self.far / self.reach) / self.reach / self.width
         pull = torch.cat([-self.score / self.std, outlier.unsqueeze(-1)], dim=-1)  # g, ... x n x 4
         mean_pull = (self.share * pull).sum(dim=-1, keepdim=True)
         change = (self.share * (pull - mean_pull))[..., :-1] @ _squared_scales(self.share).reciprocal()
@@ -207,7 +211,7 @@ def responsibilities(
     # Divided before it is squared: an observation of 1e300 has no square.
     score = (deviation.unsqueeze(-1) / std).clamp(-limit, limit)
     good = -0.5 * math.log(2.0 * math.pi) - std.log() - 0.5 * score.square()
-    outlier = -(math.pi * width).log() - 2.0 * _hypot(far).log()
+    outlier = -(math.pi * width).log() - 2.0 * torch.hypot(torch.ones_like(far), far).log()
     terms = torch.cat([good, outlier.unsqueeze(-1)], dim=-1) + log_shares.unsqueeze(-2)
     return Responsibilities(terms.softmax(dim=-1), terms.logsumexp(dim=-1), score, std, far, width)
 
@@ -262,11 +266,6 @@ class LawWeight(WeightFunction):
 
     def of_row(self, row: int) -> LawWeight:
         return LawWeight(self.law, *(part[row] for part in (self.mean, self.variance, self.local, self.relative)))
-
-
-def _hypot(far: Tensor) -> Tensor:
-    """(1 + far²)^½ without squares, which the farthest outliers do not have."""
-    return torch.hypot(torch.ones_like(far), far)
 
 
 def _squared_scales(like: Tensor) -> Tensor:
