@@ -340,6 +340,7 @@ def test_the_predictive_density_of_a_plain_gp_is_the_normal_one():
         model.log_predictive_density(X, y[:5])
 
 
+@spoilt
 def test_whole_sample_weights_count_like_repeated_rows():
     """With hyperparameters fixed and trust in every row; fitted ones see a repeated row's twin."""
     X, y, _ = make_series(outliers=())

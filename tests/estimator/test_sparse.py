@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from types import SimpleNamespace
 
 import gpytorch
 import numpy as np
@@ -21,7 +22,7 @@ from rcgp import RCGPRegressor, SparseRCGPRegressor
 from rcgp.chunks import Serial, chunks_of
 from rcgp.chunks import chunk as chunk_room
 from rcgp.estimator import row_sources, sparse_answers
-from rcgp.estimator.intervals import IntervalWarning
+from rcgp.estimator.intervals import IntervalWarning, doubt_of
 from rcgp.estimator.outliers import NoiseLawWarning
 from rcgp.training.chunked import fit_chunks
 from rcgp.weights import InverseMultiquadric
@@ -254,11 +255,11 @@ def test_too_few_inducing_points_are_warned_of():
     noise = 0.1 * np.random.default_rng(0).standard_normal(1000)
     y = np.sin(2 * x[:, 0]) + noise
     options = {"fit_rows": 200, "random_state": 0}
-    with pytest.warns(
-        IntervalWarning, match=r"errors of trusted rows are typically \d.* intervals are too narrow.*raise"
-    ):
-        narrow = SparseRCGPRegressor(8, **options).fit(x, y)
-    assert (np.abs(y - narrow.loo_mean_) < 1.96 * narrow.loo_std_).mean() < 0.9
+    with pytest.warns(IntervalWarning, match=r"8 inducing points are few: \d+% of the variance"):
+        few = SparseRCGPRegressor(8, **options).fit(x, y)
+    worse = SimpleNamespace(rows=1000, diagnose=few.model_.diagnose, trusted_spread=1.5, unseen=0.7)
+    assert "trusted rows are typically 1.5 times" in doubt_of(worse)
+    assert "intervals are too narrow" in doubt_of(worse)
     right = SparseRCGPRegressor(20, **options).fit(x, y)  # and no warning, which would be an error
     assert 0.92 < (np.abs(y - right.loo_mean_) < 1.96 * right.loo_std_).mean() < 0.98
     assert right.model_.trusted_spread == pytest.approx(1.0, abs=0.15)

@@ -82,3 +82,19 @@ def test_a_weight_that_was_given_is_judged_by_a_law_that_is_learned_afterwards(w
     assert bool((judged.outlier_probability[:10] > 0.5).all())
     assert int((judged.outlier_probability > 0.5).sum()) <= 13
     assert torch.equal(model.posterior(model.train_X).mean.detach(), before)
+
+
+def test_many_copies_of_rows_are_doubtful():
+    model = make_model(Constant(), wrong=0)
+    assert not judge_rows(model, learn=False).doubts
+    model.train_X, model.train_y = model.train_X.repeat(2, 1), model.train_y.repeat(2)
+    assert "50% of the rows repeat another one exactly" in judge_rows(model, learn=False).doubts[-1]
+
+
+def test_the_coverage_of_an_ordinary_gp_is_looked_at_too():
+    model = make_model(Constant(), wrong=0)
+    fit(model, "marginal")
+    assert not judge_rows(model, learn=False).doubts
+    model.noise = model.noise.detach() / 20.0
+    (told,) = judge_rows(model, learn=False).doubts
+    assert "the noise law does not fit" in told

@@ -127,8 +127,8 @@ def add_weak_priors(model: gpytorch.Module) -> None:
     With them a fit is not drawn to where everything is noise (endless lengthscales, no output scale). The lengthscales
     have BoTorch's dimension-scaled log-normal prior, of location √2 + ½ log d and scale √3 for inputs in [0, 1]ᵈ: a
     column of scale a counts as the interval of width a√12, the width of a uniform distribution with that standard
-    deviation. Output scale and noise variance are log-normal around their starts; at two standard deviations the factor
-    is 50 either way.
+    deviation. Output scale and noise variance are log-normal with the mode at their starts, as densities of the value
+    itself, which is what a fit maximises; at two standard deviations the factor is 50 either way.
 
     Args:
         model: an ``RCGP`` as it was built, with ``kernel=None``.
@@ -141,9 +141,9 @@ def add_weak_priors(model: gpytorch.Module) -> None:
     # Given a name instead of a getter, GPyTorch would keep a local function, which cannot be pickled.
     base.register_prior("lengthscale_prior", priors(location, wide), AttributeOf("lengthscale"))
     kernel.register_prior(
-        "outputscale_prior", priors(kernel.outputscale.detach().log(), spread), AttributeOf("outputscale")
+        "outputscale_prior", priors(kernel.outputscale.detach().log() + spread**2, spread), AttributeOf("outputscale")
     )
-    model.register_prior("noise_prior", priors(model.noise.detach().log(), spread), AttributeOf("noise"))
+    model.register_prior("noise_prior", priors(model.noise.detach().log() + spread**2, spread), AttributeOf("noise"))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
@@ -19,6 +18,9 @@ __all__ = ["Judgement", "doubts_of", "judge_rows"]
 # Shares that raise a doubt: rows that count less than a quarter without being flagged, so that errors and a heavy tail
 # look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
 _WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
+
+# Share of exact copies that raises one.
+_COPIES = 1.0 / 3.0
 
 # Standard errors of a share that chance explains.
 _CHANCE = 2.0
@@ -42,7 +44,7 @@ class Judgement:
 
 
 def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
-    """The law of a fitted model and what it says of each row. Cost O(n³) to learn it, else O(n).
+    """The law of a fitted model and what it says of each row. Cost O(n³).
 
     Args:
         model: fitted.
@@ -50,26 +52,23 @@ def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
     """
     with torch.no_grad():
         model = model.in_float64()
-        residual, noise = model.residual(), model.noise.detach()
-        relative = model.relative_noise()
+        residual, noise, relative = model.residual(), model.noise.detach(), model.relative_noise()
+        cavity = model.latent_leave_one_out(model.training_terms().pseudo)
         if learn:
             if model.weight.constant_in_y:  # the noise of each row is known, up to σ²
                 relative = relative / model.weights().square()
-            cavity = model.latent_leave_one_out(model.training_terms().pseudo)
             width = OUTLIER_WIDTH * robust_spread(residual)
             limits = (float(noise) * 1e-12, float(noise) * 1e12)
             learned = learn_law(residual, cavity, noise, relative, width, bounds=limits)
             law, noise = learned.law, learned.noise
             probability, precision = learned.rows.outlier, learned.rows.precision
         else:
-            law, probability = model.noise_law, model.outlier_probability()
-            if not isinstance(model.weight, LawWeight):
-                return Judgement(law, noise, probability, _few(len(residual)))
-            cavity = LeaveOneOut(model.weight.mean, model.weight.variance)
-            relative = relative * model.weight.local
-            precision = model.weight.responsibilities(residual, noise).precision
+            law, probability, precision = model.noise_law, model.outlier_probability(), torch.ones_like(residual)
+            if isinstance(model.weight, LawWeight):
+                relative = relative * model.weight.local
+                precision = model.weight.responsibilities(residual, noise).precision
         doubts = doubts_of(law, residual - cavity.mean, cavity.variance, noise * relative, probability, precision)
-        return Judgement(law, noise, probability, doubts)
+        return Judgement(law, noise, probability, (*doubts, *_copies(model)))
 
 
 def doubts_of(
@@ -113,3 +112,15 @@ def _few(rows: int) -> tuple[str, ...]:
     if rows >= sum(PRIOR_COUNTS):
         return ()
     return (f"{rows} {'row is' if rows == 1 else 'rows are'} too few to tell errors from good observations",)
+
+
+def _copies(model: RCGP) -> tuple[str, ...]:
+    """Rows that repeat another one exactly, which predicts them without error."""
+    table = torch.cat([model.train_X, model.train_y.unsqueeze(-1)], dim=-1)
+    copies = 1.0 - len(torch.unique(table, dim=0)) / len(table)
+    if not copies > _COPIES:
+        return ()
+    return (
+        f"{copies:.0%} of the rows repeat another one exactly, which leave-one-out cannot judge: drop them, or give "
+        "sample_weight",
+    )
