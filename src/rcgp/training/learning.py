@@ -130,7 +130,11 @@ class Learning:
         """F at the present hyperparameters, before any search."""
         reported = len(self.rounds)
         self.state = self._first()
-        self._expect("", learn=False)
+        try:
+            with torch.no_grad():
+                self._weigh(self.model.latent_leave_one_out(self._pseudo()), learn=False)
+        except NUMERICAL_ERRORS:
+            return -math.inf
         value = self._expect("").evidence
         del self.rounds[reported:]
         return value
@@ -266,8 +270,8 @@ class Learning:
         each other, and would stay lost.
         """
         model, state = self.model, self.state
-        if state.law is None or state.rows is None or float((1.0 - state.rows.precision).sum()) < 1.0:
-            return state
+        if state.law is None or state.rows is None or not bool((state.rows.precision < 0.5).any()):
+            return state  # none has lost its weight
         try:
             with torch.no_grad():
                 residual = model.residual()

@@ -40,10 +40,9 @@ _MEMORY = 30
 #: Gain of an iteration, relative to the value for each observation and to one, below which a search ends: SciPy's.
 TOLERANCE = 2.2e-9
 
-# Iterations after which a search without hope is given up: one that would have to gain as much again as it gained so
-# far, and some nats more, since with few rows all gains are small. After five iterations what is missing is at most an
-# eighth of what they gained on most tables; where there is hardly any noise it may be more than half.
-_PATIENCE, _HOPE, _SLACK = 5, 1.0, 5.0
+# A search without hope is given up: one that would have to gain ten times what its last three iterations gained, and
+# some nats more, since with few rows all gains are small.
+_PATIENCE, _HOPE, _SLACK = 3, 10.0, 5.0
 
 # Gradient for each observation, in natural scales, below which a point is as good as the best.
 _FLAT = 1e-4
@@ -164,12 +163,12 @@ class Search:
             # From the start on: the tolerance is relative to the value, which the units of y shift.
             return (at_start[0] - value) / self.size, -gradient / self.size
 
-        iterations = 0
+        values = [at_start[0]]
 
         def check_goal(intermediate_result: scipy.optimize.OptimizeResult) -> None:
-            nonlocal iterations
-            iterations += 1
-            if iterations >= _PATIENCE and goal - best.value > _SLACK + _HOPE * (best.value - at_start[0]):
+            values.append(best.value)
+            gained = best.value - values[-1 - _PATIENCE] if len(values) > _PATIENCE else math.inf
+            if goal - best.value > _SLACK + _HOPE * gained:
                 raise StopIteration
 
         result = scipy.optimize.minimize(
