@@ -12,8 +12,8 @@ from rcgp.models.constraints import above
 
 __all__ = ["default_kernel"]
 
-# Standard deviation of the logarithm of the output scale: as in the estimators, two of them are a factor of fifty.
-_PRIOR_WIDTH = 0.5 * math.log(50.0)
+# Standard deviation of the logarithm of the output scale: a factor of a thousand costs less than three nats.
+_PRIOR_WIDTH = 3.0
 
 
 def default_kernel(dimension: int, batch_shape: torch.Size) -> gpytorch.kernels.ScaleKernel:
