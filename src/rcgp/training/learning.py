@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import OUTLIER_WIDTH, Responsibilities
 
-__all__ = ["Learning", "Round", "State"]
+__all__ = ["Learning", "Round", "State", "cavity_by_law"]
 
 # Rounds at most, and the change of the mean squared weight below which they have settled. The last search makes a
 # third one; eight change errors by less than 1 %.
@@ -50,6 +51,9 @@ _LOCAL_STEPS = 3
 # Last searches at most, and the gain in log evidence for each row below which there is no other: one is enough but
 # where there is hardly any noise, whose variance then falls step by step.
 _FINISHES, _GAIN = 8, 0.01
+
+# Noise variance, in units of its lower limit, up to which there is none: no place can have less.
+_NO_NOISE = 2.0
 
 # Loss of log evidence that takes a step back: a difference below one is not worth a mention (Kass and Raftery, 1995).
 _LOSS = 1.0
@@ -256,7 +260,7 @@ class Learning:
         """The state with the larger evidence. From a later one that lost much the loop goes back to it."""
         if after.evidence < best.evidence - _LOSS:
             self._back_to(best)
-        return max(best, after, key=lambda state: state.evidence)
+        return max(best, after, key=attrgetter("evidence"))
 
     def _back_to(self, state: State) -> State:
         self.state = state
@@ -274,16 +278,7 @@ class Learning:
             return state  # none has lost its weight
         try:
             with torch.no_grad():
-                residual = model.residual()
-                cavity, _ = weigh_rows(
-                    model.latent_leave_one_out,
-                    residual,
-                    model.noise * self.relative * state.h,
-                    robust_spreads(residual),
-                    state.law.log_shares(residual),
-                    residual.new_tensor(state.law.width),
-                )
-                self._weigh(cavity, learn=False)
+                self._weigh(cavity_by_law(model, state.law, state.h), learn=False)
         except NUMERICAL_ERRORS:
             return self._back_to(state)
         tried = self._expect("afresh")
@@ -329,12 +324,13 @@ class Learning:
         return float(bound + log_prior(model))
 
     def _localise(self, best: State) -> State:
-        """Let the noise differ from place to place, if the evidence grows by it; where there is none there is nothing.
+        """Let the noise differ from place to place, if there is any and the evidence grows by it.
 
         The noise, its factors and the law in turn, predictions held fixed; then an expectation step.
         """
         model, state, bounds = self.model, self.state, _noise_bounds(self.model)
-        if state.cavity is None or state.rows is None or (bounds and float(model.noise.detach()) <= 2.0 * bounds[0]):
+        noiseless = bounds is not None and float(model.noise.detach()) <= _NO_NOISE * bounds[0]
+        if noiseless or state.cavity is None or state.rows is None:
             return best
         with torch.no_grad():
             K = model.kernel_matrix()
@@ -371,6 +367,25 @@ class Learning:
             )
             noise, counts, rows, width = learned.noise, learned.counts, learned.rows, learned.law.width
         return local, h, learned
+
+
+def cavity_by_law(model: RCGP, law: NoiseLaw, h: Tensor) -> LeaveOneOut:
+    """Leave-one-out moments of f(x_i) where hyperparameters and law are known, by expectation steps from the start.
+
+    Args:
+        model: exact or sparse.
+        law: the noise law.
+        h: ``n`` local factors on the noise variance.
+    """
+    residual = model.residual()
+    return weigh_rows(
+        model.latent_leave_one_out,
+        residual,
+        model.noise * model.relative_noise() * h,
+        robust_spreads(residual),
+        law.log_shares(residual),
+        residual.new_tensor(law.width),
+    )[0]
 
 
 def _noise_bounds(model: RCGP) -> tuple[float, float] | None:

@@ -22,12 +22,11 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import torch
 
-from rcgp.core.noise_law import weigh_rows
 from rcgp.models import RCGP
-from rcgp.models.defaults import robust_spreads
 from rcgp.training.fit import (
     FitError,
     FitReport,
@@ -37,7 +36,7 @@ from rcgp.training.fit import (
     reporter,
     scipy_on_one_thread,
 )
-from rcgp.training.learning import Learning, Round, State
+from rcgp.training.learning import Learning, Round, cavity_by_law
 from rcgp.training.search import Outcome, Progress
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorter_starts
 from rcgp.weights import Constant, LawWeight, NoiseLaw
@@ -103,7 +102,7 @@ def fit_robust(
         progress: as in :func:`rcgp.fit`.
 
     Returns:
-        The report. Cost O(n³) for each evaluation; two to three times as many as for an ordinary GP.
+        The report. Cost O(n³) for each evaluation; it takes about three times as long as that of an ordinary GP.
 
     Raises:
         FitError: where neither an ordinary GP nor a robust one can be computed.
@@ -132,17 +131,18 @@ def _fit(
     first = hyperparameters_of(model)
     learning = Learning(model, max_iterations, local_noise, report)
     states = [learning.run(start) for start in learning.search.starts(restarts, seed)]
-    best = max(states, key=_evidence)
+    best = max(states, key=attrgetter("evidence"))
     restore_hyperparameters(model, first)
     for _ in shorter_starts(model):  # as fit_ordinary does
         start = learning.search.read()
         if learning.glance() > best.evidence:
-            best = max(best, learning.run(start), key=_evidence)
+            best = max(best, learning.run(start), key=attrgetter("evidence"))
     restore_hyperparameters(model, first)
     normal: FitReport | FitError
     try:
-        limits = {"restarts": restarts, "max_iterations": max_iterations, "seed": seed}
-        normal = fit_ordinary(model, progress=report, goal=best.evidence, **limits)  # type: ignore[arg-type]
+        normal = fit_ordinary(
+            model, restarts=restarts, max_iterations=max_iterations, seed=seed, progress=report, goal=best.evidence
+        )
     except FitError as error:
         normal = error
     normal_evidence = -math.inf if isinstance(normal, FitError) else normal.value
@@ -175,10 +175,6 @@ def _fit(
     )
 
 
-def _evidence(state: State) -> float:
-    return state.evidence
-
-
 def weigh_by_law(model: RCGP, law: NoiseLaw) -> None:
     """Weights for all rows of a model whose hyperparameters and noise law are known. Cost O(n³).
 
@@ -190,11 +186,5 @@ def weigh_by_law(model: RCGP, law: NoiseLaw) -> None:
         model.weight = Constant()
         return
     with torch.no_grad(), in_double(model):
-        residual, relative = model.residual(), model.relative_noise()
-        h = torch.ones_like(residual) if model.local_noise is None else model.local_noise(model.train_X)
-
-        log_shares, width = law.log_shares(residual), residual.new_tensor(law.width)
-        row_noise = model.noise * relative * h
-        spread = robust_spreads(residual)
-        cavity, _ = weigh_rows(model.latent_leave_one_out, residual, row_noise, spread, log_shares, width)
-        model.weight = LawWeight(law, *cavity, h, relative)
+        h = torch.ones_like(model.train_y) if model.local_noise is None else model.local_noise(model.train_X)
+        model.weight = LawWeight(law, *cavity_by_law(model, law, h), h, model.relative_noise())
