@@ -41,7 +41,10 @@ def one_step(e, mean, variance, relative, counts, noise, width):
             share * scipy.stats.norm(mean[i], np.sqrt(variance[i] + a)).pdf(e[i])
             for share, a in zip(shares[:-1], own, strict=True)
         ]
-        density.append(shares[-1] * scipy.stats.cauchy(0.0, width).pdf(e[i]))
+        gap = 1.0 - math.sqrt(2.0 * math.pi * own[-1]) * scipy.stats.norm(mean[i], np.sqrt(variance[i] + own[-1])).pdf(
+            e[i]
+        )
+        density.append(shares[-1] * scipy.stats.cauchy(0.0, width).pdf(e[i]) * gap)
         rho = np.array(density) / np.sum(density)
         total = total + rho
         far += rho[-1] * e[i] ** 2 / (width**2 + e[i] ** 2)
@@ -146,7 +149,7 @@ def rows_with(share, e):
     """Responsibilities as given, at residuals e."""
     half_width = torch.tensor([WIDTH], dtype=torch.float64)
     nothing = torch.zeros(*e.shape, 3, dtype=torch.float64)
-    return Responsibilities(share, torch.zeros_like(e), nothing, nothing, e / WIDTH, half_width)
+    return Responsibilities(share, torch.zeros_like(e), nothing, nothing, e / WIDTH, half_width, torch.zeros_like(e))
 
 
 def test_for_normal_noise_the_bound_is_the_log_marginal_likelihood():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gpytorch
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ def make_local(power=1.0, n=11):
     squares, counts = torch.tensor(random.exponential(1.0, n)), torch.tensor(random.uniform(0, 1, n))
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2)).double()
     kernel.outputscale, kernel.base_kernel.lengthscale = 3.0, torch.tensor([[0.7, 1.4]])
-    return LocalNoise.of(kernel, X, squares, counts, power)
+    return LocalNoise(kernel, X, squares, counts, power)
 
 
 def by_hand(local, point, without=None):
@@ -51,6 +53,12 @@ def test_a_training_row_is_left_out_of_its_own_average(power):
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
 
 
+def test_flat_noise_is_the_same_everywhere():
+    local = make_local()
+    flat = LocalNoise.flat(local.kernel, local.X)
+    assert flat(local.X).tolist() == [1.0] * 11
+
+
 def test_far_from_all_rows_noise_is_the_usual_one():
     local = make_local()
     assert local(torch.tensor([[1e3, 1e3], [1e300, 0.0]], dtype=torch.float64)).tolist() == [1.0, 1.0]
@@ -58,14 +66,14 @@ def test_far_from_all_rows_noise_is_the_usual_one():
 
 def test_equal_noise_everywhere_is_no_factor():
     local = make_local()
-    same = LocalNoise.of(local.kernel, local.X, local.counts, local.counts)
+    same = replace(local, squares=local.counts)
     torch.testing.assert_close(same(local.X), torch.ones(11, dtype=torch.float64))
 
 
 def test_the_kernel_is_a_copy_without_gradients():
     local = make_local()
     kernel = gpytorch.kernels.RBFKernel().double()
-    copied = LocalNoise.of(kernel, local.X, local.squares, local.counts)
+    copied = replace(LocalNoise.flat(kernel, local.X), squares=local.squares, counts=local.counts)
     before = copied(local.X)
     kernel.lengthscale = 30.0
     torch.testing.assert_close(copied(local.X), before, rtol=0.0, atol=0.0)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.optimize
 import scipy.stats
 import torch
@@ -42,7 +43,17 @@ def densities(law, e, mean, variance, noise):
         share * scipy.stats.norm.pdf(e, mean, math.sqrt(variance + noise * scale**2))
         for share, scale in zip(law.shares, SCALES, strict=True)
     ]
-    return [*good, law.outlier_share * scipy.stats.cauchy.pdf(e, scale=law.width) if law.outlier_share else 0.0]
+    if not law.outlier_share:
+        return [*good, 0.0]
+
+    def unexplained(f):
+        """Prediction times what good noise of the widest scale around f leaves of the density of outliers."""
+        widest = noise * SCALES[-1] ** 2
+        return scipy.stats.norm.pdf(f, mean, math.sqrt(variance)) * -np.expm1(-0.5 * (e - f) ** 2 / widest)
+
+    reach = 12.0 * math.sqrt(variance)
+    gap, _ = scipy.integrate.quad(unexplained, mean - reach, mean + reach, epsabs=0.0, epsrel=1e-12, limit=500)
+    return [*good, law.outlier_share * scipy.stats.cauchy.pdf(e, scale=law.width) * gap]
 
 
 def tensors(*arrays):

@@ -2,7 +2,8 @@
 
 Given the prediction N(μ_i, v_i) of each f(x_i) from all other rows, shares π and noise variance σ² of the law of
 :mod:`rcgp.weights.noise_law` maximise the leave-one-out density of the rows, Σ_i log Z_i with
-Z_i = Σ_k π_k N(e_i; μ_i, v_i + σ²s_k²) + π_o o(e_i), by expectation and maximisation. With responsibilities ρ,
+Z_i = Σ_k π_k N(e_i; μ_i, v_i + σ²s_k²) + π_o o_i, o_i = C(e_i) H_i, by expectation and
+maximisation. With responsibilities ρ,
 
     π ∝ Σ_i ρ_i + prior counts,        σ² = Σ_i Σ_k ρ_ik E[ε_i² | k] / s_k² / Σ_i (1 − ρ_io),
 
@@ -14,12 +15,13 @@ the outliers' Cauchy density is the one that they suggest,
 with one more row at the width b₀ of :data:`~rcgp.weights.noise_law.OUTLIER_WIDTH`. However far away, an outlier counts
 for one row in it.
 
-Fits are compared by one number, a lower bound on log p(y | hyperparameters, b) for any responsibilities ρ and any
-Dirichlet distribution q(π) of the shares, and the log prior of b relative to its largest. With λ_i = Σ_k ρ_ik / s_k²,
+Fits are compared by one number, a lower bound on log p(y | hyperparameters, b), given the densities o_i of outliers,
+for any responsibilities ρ and any Dirichlet distribution q(π) of the shares, and the log prior of b relative to its
+largest. With λ_i = Σ_k ρ_ik / s_k²,
 the noise variance σ_i² of row i, and ℓ the part of the evidence of targets e and noises σ_i²/λ_i that involves the
 kernel (:mod:`rcgp.core.evidence`),
 
-    F = ℓ + Σ_i [ −½ (1 − ρ_io) log 2πσ_i² − Σ_k ρ_ik log s_k + ρ_io log o(e_i)
+    F = ℓ + Σ_i [ −½ (1 − ρ_io) log 2πσ_i² − Σ_k ρ_ik log s_k + ρ_io log o_i
                   + Σ ρ_i (E_q log π − log ρ_i) ] − KL(q ‖ p) + log (2 b b₀ / (b² + b₀²)),
 
 p the prior of the shares. For normal noise without free shares F is the log marginal likelihood: a law has to earn its
@@ -39,7 +41,16 @@ from rcgp.core.loo import LeaveOneOut
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.weights.noise_law import SCALES, NoiseLaw, Responsibilities, responsibilities
 
-__all__ = ["PRIOR_COUNTS", "LearnedLaw", "first_weights", "learn_law", "local_squares", "log_bound", "weigh_rows"]
+__all__ = [
+    "PRIOR_COUNTS",
+    "WIDE",
+    "LearnedLaw",
+    "first_weights",
+    "learn_law",
+    "local_squares",
+    "log_bound",
+    "weigh_rows",
+]
 
 #: Rows that the law has seen before any data: ten with noise σ, one of each wider scale, one outlier. With a half or
 #: two wide ones errors differ by less than 1 % and the coverage of a 95 % interval by one point.
@@ -52,9 +63,9 @@ _FIRST_COUNTS = (3.0, *(0.0 for _ in SCALES[1:]), 1.0)
 # Factor by which the width of the outliers' density may differ from the first one: no more is gained beyond ten.
 _WIDTHS = 10.0
 
-# Soft threshold of the first weights, in robust standard deviations of y − m(x): a row at five of them keeps half its
-# squared weight. Between three and ten, wider ones follow clusters of errors more often and narrower ones lose peaks.
-_START = 5.0
+#: Soft threshold of the first weights, in robust standard deviations of y − m(x): a row there keeps half its squared
+#: weight. Wide, so that only gross outliers lose weight: between three and ten the results are the same.
+WIDE = 5.0
 
 # Where law and hyperparameters are known: expectation steps in which the noise variance falls to its own, and what each
 # row has at least in the first of them, as a share of the squared spread: what models start with.
@@ -164,14 +175,15 @@ def local_squares(rows: Responsibilities, row_noise: Tensor, noise: Tensor) -> t
     return _relative_squares(rows, row_noise, squares) * row_noise / noise, rows.share[..., :-1].sum(dim=-1)
 
 
-def first_weights(residual: Tensor, spread: Tensor) -> Tensor:
-    """Weights around the prior mean that only gross outliers lose, ``... x n``: the paper's, with a wide threshold.
+def first_weights(residual: Tensor, spread: Tensor, threshold: float = WIDE) -> Tensor:
+    """Weights to start with, ``... x n``: the paper's inverse multiquadric around the prior mean.
 
     Args:
         residual: ``... x n`` residuals e.
         spread: ``...`` their robust standard deviation.
+        threshold: in units of it.
     """
-    return torch.hypot(torch.ones_like(residual), residual / (_START * spread.unsqueeze(-1))).reciprocal()
+    return torch.hypot(torch.ones_like(residual), residual / (threshold * spread.unsqueeze(-1))).reciprocal()
 
 
 def weigh_rows(

@@ -199,7 +199,7 @@ def rebuild_local(description: dict[str, Any], tensors: dict[str, Tensor]) -> Lo
         return None
     kernel = rebuild_part("local_kernel", gpytorch.kernels.Kernel, description, tensors)
     inputs, squares, counts = (tensors[f"local.{name}"] for name in _LOCAL)
-    return LocalNoise.of(kernel, inputs, squares, counts, float(description["local_power"]))
+    return LocalNoise(kernel, inputs, squares, counts, float(description["local_power"]))
 
 
 def check_local(local: LocalNoise | None, d: int) -> None:

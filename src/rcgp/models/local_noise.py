@@ -51,11 +51,10 @@ class LocalNoise:
     power: float = 1.0
 
     @classmethod
-    def of(
-        cls, kernel: gpytorch.kernels.Kernel, X: Tensor, squares: Tensor, counts: Tensor, power: float = 1.0
-    ) -> LocalNoise:
-        """With a copy of the kernel."""
-        return cls(copy.deepcopy(kernel).requires_grad_(False), X, squares, counts, power)
+    def flat(cls, kernel: gpytorch.kernels.Kernel, X: Tensor) -> LocalNoise:
+        """The same noise everywhere, h = 1, with a copy of the kernel."""
+        nothing = X.new_zeros(X.shape[0])
+        return cls(copy.deepcopy(kernel).requires_grad_(False), X, nothing, nothing)
 
     def __call__(self, x: Tensor) -> Tensor:
         """h at ``... x q x d`` inputs: ``... x q``. Cost O(nq), in small parts."""

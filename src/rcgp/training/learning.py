@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rcgp.core.exact import condition
+from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut
-from rcgp.core.noise_law import LearnedLaw, first_weights, learn_law, local_squares, log_bound, weigh_rows
+from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, local_squares, log_bound, weigh_rows
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import robust_spread, robust_spreads
@@ -27,25 +27,26 @@ from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.local_noise import POWERS, LocalNoise
 from rcgp.training.objectives import log_prior, weighed_evidence
 from rcgp.training.search import NUMERICAL_ERRORS, Outcome, Progress, Search, Vector
-from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales, shorter_starts
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import OUTLIER_WIDTH, Responsibilities
 
 __all__ = ["Learning", "Round", "State", "cavity_by_law"]
 
-# Rounds at most, and the change of the mean squared weight below which they have settled. The last search makes a
-# third one; eight change errors by less than 1 %.
-_ROUNDS, _SETTLED = 2, 0.01
+# The second start of every fit: three times the given lengthscales, and weights that fall from one robust standard
+# deviation on. Even many errors, or a cluster of them, stick out of a smooth function.
+_LONG, _NARROW = 3.0, 1.0
 
-# Iterations and tolerance of the searches on the way, and tolerance of the last one: gains for each row in the log
-# evidence, far below what matters.
+# Iterations and tolerance of the search from each start, and tolerance of the last one: gains for each row in the log
+# evidence, far below what matters. Twice the iterations change errors by less than 1 %.
 _ITERATIONS, _ROUGH, _FINE = 10, 1e-4, 1e-6
 
-# Rows on which the rounds are made where there are at least twice as many: an eighth of the cost, or less. All rows
-# make the last search.
-_SAMPLE = 500
+# Rows on which starts are tried where there are half as many again: a third of the cost, or less. With half as many
+# rows errors begin to grow.
+_SAMPLE = 250
 
-# Turns of local noise and law: what looks like a heavy tail at first becomes loud places, and more turns change little.
+# Turns of local noise and law, and steps of the law in each: what looks like a heavy tail at first becomes loud places,
+# and more turns change little.
 _LOCAL_STEPS = 3
 
 # Last searches at most, and the gain in log evidence for each row below which there is no other: one is enough but
@@ -64,7 +65,7 @@ class Round:
     """One expectation step of a robust fit.
 
     Attributes:
-        name: "start", "round", "all rows", "local noise", "finish" or "afresh".
+        name: "start", "search", "all rows", "local noise", "finish" or "afresh".
         evaluations: of the objective, until then.
         evidence: F after it.
         kept: sum of the squared weights before any local scale, the number of rows that the model effectively keeps.
@@ -108,38 +109,62 @@ class Learning:
         self.rounds: list[Round] = []
         self.iterations = 0
         self.last = Outcome(-math.inf, self.search.read())
-        self.state = self._first()
+        self.state = self._first(WIDE)
 
-    def run(self, start: Vector) -> State:
-        """The whole loop from one start: the state with the largest evidence."""
-        self.search.write(start)
-        self.last = Outcome(-math.inf, start)
+    def explore(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
+        """A short search from each start, on a sample where rows are many: the best state, and F of each start."""
         sample = self._sample()
-        try:
-            best = self._rounds() if sample is None else self._from_sample(sample)
-        except NUMERICAL_ERRORS:  # as where a search cannot be computed from its start
-            return replace(self.state, evidence=-math.inf)
-        if self.local_noise:
-            best = self._localise(best)
+        if sample is None:
+            return self._best_start(restarts, seed)
+        with self._only(sample):
+            best, found = self._best_start(restarts, seed)
+            self._back_to(best)
+            with torch.no_grad():
+                posterior, X = condition(self.model.kernel_matrix(), self._pseudo()), self.model.train_X
+        return self._lifted(best, sample, X, posterior), found
+
+    def finish(self, best: State, goal: float = -math.inf) -> State:
+        """Searches of all rows, each with its expectation steps, as long as the evidence grows by them.
+
+        Args:
+            best: where to start.
+            goal: evidence to be reached; given up early where it clearly cannot be.
+        """
+        self._back_to(best)
         for _ in range(_FINISHES):
             before = best.evidence
-            self._search(_FINE, self.max_iterations)
+            self._search(_FINE, self.max_iterations, goal - before)
             best = self._better(best, self._settle(before))
             best = self._better(best, self._afresh())
             if not best.evidence > before + self._worth():
                 break
         return replace(best, search=self.last)
 
-    def glance(self) -> float:
+    def _best_start(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
+        """The best state after a short search from longer, the given and random lengthscales, and F of each.
+
+        And from shorter ones, where these are better before any search than all that was found, as for an ordinary GP.
+        """
+        model, first = self.model, hyperparameters_of(self.model)
+        given, *random = self.search.starts(restarts, seed)
+        shorten_lengthscales(model, _LONG)
+        smooth = self.search.read()
+        starts = [(smooth, _NARROW), (given, WIDE), *((start, WIDE) for start in random)]
+        states = [self._try(*start) for start in starts]
+        best = max(states, key=attrgetter("evidence"))
+        restore_hyperparameters(model, first)
+        for _ in shorter_starts(model):
+            start = self.search.read()
+            if self._glance() > best.evidence:
+                best = max(best, self._try(start, WIDE), key=attrgetter("evidence"))
+        return best, [state.evidence for state in states]
+
+    def _glance(self) -> float:
         """F at the present hyperparameters, before any search."""
         reported = len(self.rounds)
-        self.state = self._first()
-        try:
-            with torch.no_grad():
-                self._weigh(self.model.latent_leave_one_out(self._pseudo()), learn=False)
-        except NUMERICAL_ERRORS:
-            return -math.inf
-        value = self._expect("").evidence
+        self.state = self._first(WIDE)
+        self._expect("glance", learn=False)
+        value = self._expect("glance").evidence
         del self.rounds[reported:]
         return value
 
@@ -147,43 +172,36 @@ class Learning:
         """The gain in evidence that another search or expectation step has to promise."""
         return _GAIN * len(self.relative)
 
-    def _rounds(self) -> State:
-        """Weights, then hyperparameters and weights in turn until they settle."""
-        self.state = self._first()
-        best = self._expect("start", learn=False)
-        for _ in range(_ROUNDS):
-            before = self.state.weight.square()
+    def _try(self, start: Vector, threshold: float) -> State:
+        """Weights, hyperparameters, and weights and law again: the state with the largest evidence."""
+        self.search.write(start)
+        self.state = self._first(threshold)
+        try:
+            best = self._expect("start", learn=False)
             self._search(_ROUGH, min(_ITERATIONS, self.max_iterations))
-            best = self._better(best, self._expect("round"))
-            if float((self.state.weight.square() - before).abs().mean()) < _SETTLED:
-                break
-        return best
+            return self._better(best, self._expect("search"))
+        except NUMERICAL_ERRORS:  # as where a search cannot be computed from its start
+            return replace(self.state, evidence=-math.inf)
 
-    def _from_sample(self, sample: Tensor) -> State:
-        """Rounds on a sample; then all rows are weighed by what it predicts, its own rows without themselves."""
+    def _lifted(self, sampled: State, sample: Tensor, X: Tensor, posterior: ExactPosterior) -> State:
+        """From a sample to all rows: these are weighed by what it predicts, its own rows without themselves."""
         model = self.model
-        with self._only(sample):
-            sampled = self._rounds()
-            with torch.no_grad():
-                restore_hyperparameters(model, sampled.parameters)
-                self.state, X = sampled, model.train_X
-                posterior = condition(model.kernel_matrix(), self._pseudo())
         with torch.no_grad():
             cross = dense_kernel(model.kernel, model.train_X, X)
             mean, variance = posterior.mean(cross), posterior.variance(cross, model.kernel(model.train_X, diag=True))
             if sampled.cavity is not None:
                 mean[sample], variance[sample] = sampled.cavity
-            self.state = replace(self._first(), counts=sampled.counts, law=sampled.law)
+            self.state = replace(self._first(WIDE), counts=sampled.counts, law=sampled.law)
             self._weigh(LeaveOneOut(mean, variance.clamp_min(0.0)), learn=False)
         return self._expect("all rows")
 
     def _sample(self) -> Tensor | None:
-        """Rows on which the rounds are made where there are many: every k-th by their residual. ``None`` for all.
+        """Rows on which starts are tried where there are many: every k-th by their residual. ``None`` for all.
 
         The sample has the outliers and the noise of the table, and does not depend on the order of its rows.
         """
         model, n = self.model, len(self.model.train_y)
-        if n < 2 * _SAMPLE or isinstance(model, SparseRCGP):
+        if n < 1.5 * _SAMPLE or isinstance(model, SparseRCGP):
             return None
         with torch.no_grad():
             residual = model.residual()
@@ -205,11 +223,11 @@ class Learning:
             model.train_X, model.train_y, model.sample_weight = data
             self.relative = relative
 
-    def _first(self) -> State:
-        """Weights around the prior mean that only gross outliers lose, at the present hyperparameters."""
+    def _first(self, threshold: float) -> State:
+        """The first weights, at the present hyperparameters."""
         model = self.model
         residual = model.residual().detach()
-        weight = first_weights(residual, robust_spreads(residual))
+        weight = first_weights(residual, robust_spreads(residual), threshold)
         nothing, ones = torch.zeros_like(weight), torch.ones_like(weight)
         return State(hyperparameters_of(model), weight, nothing, float(weight.square().sum()), None, ones)
 
@@ -221,10 +239,13 @@ class Learning:
         model, state = self.model, self.state
         return pseudo_data(model.residual(), state.weight, state.slope, model.noise, model.sample_weight)
 
-    def _search(self, tolerance: float, iterations: int) -> None:
-        """Hyperparameters from where they are; as they were where the objective cannot be computed."""
+    def _search(self, tolerance: float, iterations: int, gain: float = -math.inf) -> None:
+        """Hyperparameters from where they are; as they were where the objective cannot be computed.
+
+        The gain is the one to be reached: the search ends early where it clearly cannot be.
+        """
         start = self.search.read()
-        self.last = self.search.run(start, iterations, tolerance)
+        self.last = self.search.run(start, iterations, tolerance, gain=gain)
         self.iterations += self.last.iterations
         self.search.write(start if self.last.value == -math.inf else self.last.x)
 
@@ -323,18 +344,22 @@ class Learning:
         bound = log_bound(model.signal_evidence(plain), residual, row_noise, state.rows, self.width)
         return float(bound + log_prior(model))
 
-    def _localise(self, best: State) -> State:
+    def localise(self, best: State) -> State:
         """Let the noise differ from place to place, if there is any and the evidence grows by it.
 
         The noise, its factors and the law in turn, predictions held fixed; then an expectation step.
         """
-        model, state, bounds = self.model, self.state, _noise_bounds(self.model)
+        state = self._back_to(best)
+        model, bounds = self.model, _noise_bounds(self.model)
+        if not self.local_noise:
+            return best
         noiseless = bounds is not None and float(model.noise.detach()) <= _NO_NOISE * bounds[0]
         if noiseless or state.cavity is None or state.rows is None:
             return best
         with torch.no_grad():
             K = model.kernel_matrix()
-            found = [self._local(state, state.cavity, state.rows, K, power) for power in POWERS]
+            flat = LocalNoise.flat(model.kernel, model.train_X)
+            found = [self._local(state, state.cavity, state.rows, K, replace(flat, power=power)) for power in POWERS]
             local, h, learned = max(found, key=lambda part: float(part[2].rows.log_density.sum()))
             if bounds:
                 model.noise = learned.noise
@@ -344,7 +369,7 @@ class Learning:
         return tried if tried.evidence > best.evidence else self._back_to(best)
 
     def _local(
-        self, state: State, cavity: LeaveOneOut, rows: Responsibilities, K: Tensor, power: float
+        self, state: State, cavity: LeaveOneOut, rows: Responsibilities, K: Tensor, local: LocalNoise
     ) -> tuple[LocalNoise, Tensor, LearnedLaw]:
         """Local noise, its factors, and the law that goes with it."""
         model, h = self.model, state.h
@@ -353,7 +378,7 @@ class Learning:
         for _ in range(_LOCAL_STEPS):
             own = noise * self.relative
             squares, good = local_squares(rows, own * h, own)
-            local = LocalNoise.of(model.kernel, model.train_X, squares, good, power)
+            local = replace(local, squares=squares, counts=good)
             h = local.at_rows(K)
             learned = learn_law(
                 residual,
@@ -364,6 +389,7 @@ class Learning:
                 bounds=_noise_bounds(model),
                 counts=counts,
                 width=width,
+                steps=_LOCAL_STEPS,
             )
             noise, counts, rows, width = learned.noise, learned.counts, learned.rows, learned.law.width
         return local, h, learned

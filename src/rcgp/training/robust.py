@@ -2,19 +2,21 @@
 
 A model offers leave-one-out moments and an evidence with gradient; the loop learns everything else:
 
-1. Weights: the paper's inverse multiquadric around the prior mean, so wide that only gross outliers lose weight.
+1. Starts: the paper's inverse multiquadric weights around the prior mean. Once at the given lengthscales, so wide that
+   only gross outliers lose weight; once at three times the lengthscales, and narrow.
 2. Expectation: leave-one-out predictions say which component of the noise law each row comes from, and so its weight
    and the law (:mod:`rcgp.core.noise_law`). The first time the law knows normal noise and outliers only.
 3. Maximisation: hyperparameters θ by the evidence of the pseudo-data,
 
        ℓ(θ) − ½ log σ² Σ_i (1 − ρ_io) + log p(θ),
 
-   in which an outlier takes no part. Steps 2 and 3 are repeated until the weights settle.
-4. Noise that differs from place to place (:mod:`rcgp.models.local_noise`), if the evidence F grows by it.
-5. Hyperparameters by a full search; then all rows are weighed afresh, if F grows by it; again as long as it does.
-6. The ordinary GP, fitted as ``fit(model, "marginal")`` does, is the hypothesis that all noise is normal. It is kept
-   unless the learned law has the larger evidence F: clean data cost nothing. Its search is given up early where it
-   clearly cannot win.
+   in which an outlier takes no part. A few iterations from each start; the one with the largest evidence F goes on.
+4. Noise that differs from place to place (:mod:`rcgp.models.local_noise`), if F grows by it.
+5. The ordinary GP, fitted as ``fit(model, "marginal")`` does, is the hypothesis that all noise is normal. Its search
+   ends early where it clearly cannot win.
+6. Full searches, each followed by expectation steps and by weighing all rows afresh, as long as F grows by them, or
+   until it clearly cannot reach that of the ordinary GP. This is kept unless the learned law has the larger F: clean
+   data cost nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 
 import torch
 
@@ -38,7 +39,7 @@ from rcgp.training.fit import (
 )
 from rcgp.training.learning import Learning, Round, cavity_by_law
 from rcgp.training.search import Outcome, Progress
-from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorter_starts
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
 from rcgp.weights import Constant, LawWeight, NoiseLaw
 
 __all__ = ["RobustReport", "Round", "fit_robust", "weigh_by_law"]
@@ -130,13 +131,8 @@ def _fit(
     model.weight, model.local_noise = Constant(), None
     first = hyperparameters_of(model)
     learning = Learning(model, max_iterations, local_noise, report)
-    states = [learning.run(start) for start in learning.search.starts(restarts, seed)]
-    best = max(states, key=attrgetter("evidence"))
-    restore_hyperparameters(model, first)
-    for _ in shorter_starts(model):  # as fit_ordinary does
-        start = learning.search.read()
-        if learning.glance() > best.evidence:
-            best = max(best, learning.run(start), key=attrgetter("evidence"))
+    best, starts = learning.explore(restarts, seed)
+    best = learning.localise(best)
     restore_hyperparameters(model, first)
     normal: FitReport | FitError
     try:
@@ -146,6 +142,9 @@ def _fit(
     except FitError as error:
         normal = error
     normal_evidence = -math.inf if isinstance(normal, FitError) else normal.value
+    found = hyperparameters_of(model)
+    best = learning.finish(best, normal_evidence)
+    restore_hyperparameters(model, found)
     last: FitReport | Outcome
     if best.law is not None and best.cavity is not None and best.search is not None and best.evidence > normal_evidence:
         restore_hyperparameters(model, best.parameters)
@@ -165,7 +164,7 @@ def _fit(
         seconds=0.0,
         converged=last.converged,
         message=last.message,
-        starts=tuple(state.evidence for state in states),
+        starts=tuple(starts),
         hyperparameters={},
         law=model.noise_law,
         rounds=tuple(learning.rounds),

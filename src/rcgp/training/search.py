@@ -139,11 +139,18 @@ class Search:
         self.reason = reason
         return -math.inf, np.zeros_like(x)
 
-    def run(self, start: Vector, max_iterations: int, tolerance: float = TOLERANCE, goal: float = -math.inf) -> Outcome:
+    def run(
+        self,
+        start: Vector,
+        max_iterations: int,
+        tolerance: float = TOLERANCE,
+        goal: float = -math.inf,
+        gain: float = -math.inf,
+    ) -> Outcome:
         """L-BFGS-B from one start, on the negative objective for each observation.
 
         It ends where an iteration gains less than the tolerance, relative to the value and to one. It is given up where
-        the goal is out of reach: a quarter of all that was gained in some iterations would not do.
+        the goal is out of reach, a value of the objective or a gain over the start.
         """
         at_start = self.evaluate(start)
         best, slope = Outcome(at_start[0], start), float(np.abs(at_start[1]).max(initial=0.0)) / self.size
@@ -163,7 +170,7 @@ class Search:
             # From the start on: the tolerance is relative to the value, which the units of y shift.
             return (at_start[0] - value) / self.size, -gradient / self.size
 
-        values = [at_start[0]]
+        values, goal = [at_start[0]], max(goal, at_start[0] + gain)
 
         def check_goal(intermediate_result: scipy.optimize.OptimizeResult) -> None:
             values.append(best.value)
