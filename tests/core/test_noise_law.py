@@ -11,10 +11,11 @@ import scipy.optimize
 import scipy.special
 import scipy.stats
 import torch
+from sklearn.isotonic import IsotonicRegression
 
 from rcgp.core import evidence
 from rcgp.core.loo import LeaveOneOut
-from rcgp.core.noise_law import PRIOR_COUNTS, learn_law, local_squares, log_bound
+from rcgp.core.noise_law import PRIOR_COUNTS, learn_law, local_squares, log_bound, thinned
 from rcgp.core.pseudo import PseudoData
 from rcgp.weights.noise_law import SCALES, Responsibilities
 
@@ -28,6 +29,29 @@ def make_rows(n=200, share=0.1, seed=0):
     e = mean + np.sqrt(variance) * random.standard_normal(n) + 0.3 * random.standard_normal(n)
     e[: round(share * n)] = random.uniform(4.0, 9.0, round(share * n))
     return tuple(torch.from_numpy(part) for part in (e, mean, variance, 0.5 + random.random(n)))
+
+
+def thinned_by_scikit_learn(counts):
+    weights = 0.5 ** np.arange(len(counts))
+    levels = IsotonicRegression(increasing=False).fit_transform(
+        np.arange(len(counts)), counts / weights, sample_weight=weights
+    )
+    return levels * weights
+
+
+@pytest.mark.parametrize(
+    "counts", [(70.0, 4.0, 2.0), (70.0, 1.0, 25.0), (10.0, 30.0, 1.0), (1.0, 2.0, 90.0), (1.0, 1.0, 1.0)]
+)
+def test_shares_of_wider_scales_thin_out(counts):
+    """Against scikit-learn's isotonic regression, and against the likelihood of all shares that thin out."""
+    found = thinned(torch.tensor([*counts, 7.0], dtype=torch.float64)).numpy()
+    np.testing.assert_allclose(found[:-1], thinned_by_scikit_learn(np.array(counts)), rtol=1e-12)
+    assert found[-1] == 7.0
+    assert found[:-1].sum() == pytest.approx(sum(counts))
+    random = np.random.default_rng(0).dirichlet([1.0, 1.0, 1.0], 20_000)
+    allowed = random[(2.0 * random[:, 1:] <= random[:, :-1]).all(axis=1)]
+    likelihood = np.log(allowed) @ counts
+    assert likelihood.max() <= np.log(found[:-1] / sum(counts)) @ counts
 
 
 def one_step(e, mean, variance, relative, counts, noise, width):
@@ -44,7 +68,8 @@ def one_step(e, mean, variance, relative, counts, noise, width):
         gap = 1.0 - math.sqrt(2.0 * math.pi * own[-1]) * scipy.stats.norm(mean[i], np.sqrt(variance[i] + own[-1])).pdf(
             e[i]
         )
-        density.append(shares[-1] * scipy.stats.cauchy(0.0, width).pdf(e[i]) * gap)
+        mass = 1.0 - scipy.special.erfcx(width / math.sqrt(2.0 * own[-1]))
+        density.append(shares[-1] * scipy.stats.cauchy(0.0, width).pdf(e[i]) * gap / mass)
         rho = np.array(density) / np.sum(density)
         total = total + rho
         far += rho[-1] * e[i] ** 2 / (width**2 + e[i] ** 2)
@@ -54,6 +79,7 @@ def one_step(e, mean, variance, relative, counts, noise, width):
             squares += rho[k] * expected / (SCALES[k] ** 2 * relative[i])
             good += rho[k]
     outliers = total[-1] - PRIOR_COUNTS[-1]
+    total[:-1] = thinned_by_scikit_learn(total[:-1])
     return total, squares / good, width * math.sqrt(2.0 * far / (outliers + 1.0))
 
 
@@ -145,11 +171,14 @@ def bound_of(K, e, noise, rows, first_width=WIDTH):
     return float(log_bound(evidence.signal_evidence(K, pseudo), e, noise.expand_as(e), rows, first_width))
 
 
-def rows_with(share, e):
-    """Responsibilities as given, at residuals e."""
+def rows_with(share, e, left=1.0):
+    """Responsibilities as given, at residuals e; good noise leaves a part of the density of outliers."""
     half_width = torch.tensor([WIDTH], dtype=torch.float64)
     nothing = torch.zeros(*e.shape, 3, dtype=torch.float64)
-    return Responsibilities(share, torch.zeros_like(e), nothing, nothing, e / WIDTH, half_width, torch.zeros_like(e))
+    log_left = torch.full_like(e, math.log(left))
+    return Responsibilities(
+        share, torch.zeros_like(e), nothing, nothing, e / WIDTH, half_width, log_left, log_left.exp()
+    )
 
 
 def test_for_normal_noise_the_bound_is_the_log_marginal_likelihood():
@@ -165,7 +194,8 @@ def test_for_normal_noise_the_bound_is_the_log_marginal_likelihood():
     assert found == pytest.approx(marginal + sum(shares), rel=1e-9)
 
 
-def test_the_bound_is_one():
+@pytest.mark.parametrize("left", [1.0, 0.4])
+def test_the_bound_is_one(left):
     """Against log p(y), summed over all ways in which four rows come from the components, shares integrated out."""
     K, e = make_problem(4, seed=2)
     e[1] = 8.0
@@ -176,7 +206,8 @@ def test_the_bound_is_one():
         log_p = scipy.special.gammaln(prior.sum()) - scipy.special.gammaln(prior.sum() + 4)
         log_p += (scipy.special.gammaln(prior + counts) - scipy.special.gammaln(prior)).sum()
         good = [i for i, k in enumerate(components) if k < 3]
-        log_p += sum(scipy.stats.cauchy(0, WIDTH).logpdf(e[i].item()) for i, k in enumerate(components) if k == 3)
+        outliers = [e[i].item() for i, k in enumerate(components) if k == 3]
+        log_p += sum(scipy.stats.cauchy(0, WIDTH).logpdf(value) + math.log(left) for value in outliers)
         if good:
             own = np.array([0.3 * SCALES[components[i]] ** 2 for i in good])
             covariance = K.numpy()[np.ix_(good, good)] + np.diag(own)
@@ -187,16 +218,16 @@ def test_the_bound_is_one():
     bounds = []
     for _ in range(200):
         share = torch.from_numpy(random.dirichlet([0.3, 0.3, 0.3, 0.3], 4))
-        bounds.append(bound_of(K, e, noise, rows_with(share, e)))
+        bounds.append(bound_of(K, e, noise, rows_with(share, e, left)))
     assert max(bounds) <= truth
     share = torch.zeros(4, 4, dtype=torch.float64)
     share[[0, 1, 2, 3], [0, 3, 0, 0]] = 1.0  # the second row is an outlier, the others are of scale one
-    found = bound_of(K, e, noise, rows_with(share, e))
+    found = bound_of(K, e, noise, rows_with(share, e, left))
     assert truth - 2.0 < found <= truth
     density = scipy.stats.cauchy(
         0.0, WIDTH
     ).logpdf  # that of one more row at the first width, over the largest it can be
-    assert bound_of(K, e, noise, rows_with(share, e), 5.0) - found == pytest.approx(
+    assert bound_of(K, e, noise, rows_with(share, e, left), 5.0) - found == pytest.approx(
         density(5.0) + math.log(10.0 * math.pi)
     )
 

@@ -98,3 +98,29 @@ def test_the_coverage_of_an_ordinary_gp_is_looked_at_too():
     model.noise = model.noise.detach() / 20.0
     (told,) = judge_rows(model, learn=False).doubts
     assert "the noise law does not fit" in told
+
+
+def flagged_model(y):
+    X = torch.linspace(0.0, 10.0, len(y), dtype=torch.float64).unsqueeze(-1)
+    model = RCGP(X, y, mean="median")
+    add_weak_priors(model)
+    fit_robust(model)
+    return model
+
+
+def test_flagged_rows_that_lie_side_by_side_are_doubtful():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.linspace(0.0, 10.0, 200, dtype=torch.float64)
+    y = torch.sin(x) + 0.1 * torch.randn(200, dtype=torch.float64, generator=generator)
+    scattered, together = y.clone(), y.clone()
+    scattered[torch.randperm(200, generator=generator)[:20]] += 3.0
+    together[100:107] += 4.0  # an error in one place, or a peak
+    doubts = judge_rows(flagged_model(together), learn=False).doubts
+    assert any("flagged rows lie next to another one" in doubt for doubt in doubts)
+    assert not any("next to" in doubt for doubt in judge_rows(flagged_model(scattered), learn=False).doubts)
+
+
+def test_many_equal_observations_are_doubtful():
+    y = torch.where(torch.arange(100) % 4 == 0, 5.0 + torch.linspace(0.0, 10.0, 100), torch.zeros(100)).double()
+    doubts = judge_rows(flagged_model(y), learn=False).doubts
+    assert any("75% of the observations have the same value, 0" in doubt for doubt in doubts)

@@ -51,9 +51,14 @@ def densities(law, e, mean, variance, noise):
         widest = noise * SCALES[-1] ** 2
         return scipy.stats.norm.pdf(f, mean, math.sqrt(variance)) * -np.expm1(-0.5 * (e - f) ** 2 / widest)
 
+    def left(e):
+        """Density of outliers at f = 0 before it is scaled to integrate to one."""
+        return scipy.stats.cauchy.pdf(e, scale=law.width) * -np.expm1(-0.5 * e**2 / (noise * SCALES[-1] ** 2))
+
+    mass = 2.0 * scipy.integrate.quad(left, 0.0, np.inf, epsabs=0.0, epsrel=1e-12, limit=500)[0]
     reach = 12.0 * math.sqrt(variance)
     gap, _ = scipy.integrate.quad(unexplained, mean - reach, mean + reach, epsabs=0.0, epsrel=1e-12, limit=500)
-    return [*good, law.outlier_share * scipy.stats.cauchy.pdf(e, scale=law.width) * gap]
+    return [*good, law.outlier_share * scipy.stats.cauchy.pdf(e, scale=law.width) * gap / mass]
 
 
 def tensors(*arrays):
@@ -287,14 +292,16 @@ def test_the_variance_of_a_law_is_that_of_its_good_rows():
 def test_laws_print_as_a_sentence_and_a_table():
     assert str(NoiseLaw.normal()) == "The noise is normal, without outliers."
     assert str(LAW).splitlines() == [
-        "The noise has heavy tails (22% beyond normal); 10.0% of the rows are outliers.",
+        "The noise of good rows has heavy tails (22% beyond normal); 10.0% of all rows are outliers.",
         "  noise             share of rows",
         "  σ                   70.0%",
         "  2σ                  15.0%",
         "  4σ                   5.0%",
         "  outlier             10.0%",
     ]
-    assert str(LAWS["outliers only"]).startswith("The noise is nearly normal; 10.0% of the rows are outliers.")
+    assert str(LAWS["outliers only"]).startswith(
+        "The noise of good rows is nearly normal; 10.0% of all rows are outliers."
+    )
     assert LAWS["normal"].is_normal
     assert not any(law.is_normal for name, law in LAWS.items() if name != "normal")
 

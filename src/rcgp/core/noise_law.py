@@ -2,18 +2,22 @@
 
 Given the prediction N(μ_i, v_i) of each f(x_i) from all other rows, shares π and noise variance σ² of the law of
 :mod:`rcgp.weights.noise_law` maximise the leave-one-out density of the rows, Σ_i log Z_i with
-Z_i = Σ_k π_k N(e_i; μ_i, v_i + σ²s_k²) + π_o o_i, o_i = C(e_i) H_i, by expectation and
+Z_i = Σ_k π_k N(e_i; μ_i, v_i + σ²s_k²) + π_o o_i, o_i = C(e_i) H_i / Z, by expectation and
 maximisation. With responsibilities ρ,
 
-    π ∝ Σ_i ρ_i + prior counts,        σ² = Σ_i Σ_k ρ_ik E[ε_i² | k] / s_k² / Σ_i (1 − ρ_io),
+    π ∝ thinned(Σ_i ρ_i + prior counts),        σ² = Σ_i Σ_k ρ_ik E[ε_i² | k] / s_k² / Σ_i (1 − ρ_io),
 
-where given scale k the noise is ε_i ~ N(g_k (e_i − μ_i), g_k v_i), g_k = σ²s_k² / (v_i + σ²s_k²). The half-width b of
-the outliers' Cauchy density is the one that they suggest,
+where o_i is held fixed, and given scale k the noise is ε_i ~ N(g_k (e_i − μ_i), g_k v_i), with the gain
+g_k = σ²s_k² / (v_i + σ²s_k²). The half-width b of the outliers' Cauchy density is the one that they suggest,
 
     b² ← 2b² (Σ_i ρ_io e_i² / (b² + e_i²) + b₀² / (b² + b₀²)) / (Σ_i ρ_io + 1),
 
 with one more row at the width b₀ of :data:`~rcgp.weights.noise_law.OUTLIER_WIDTH`. However far away, an outlier counts
 for one row in it.
+
+A tail thins out: each wider scale has at most half the share of the one before, which is about how the scales of
+Student's t with two degrees of freedom are distributed. Errors leave a gap instead, and are outliers. Subject to that
+the shares are those of largest likelihood: counts are pooled with their neighbours where they rise.
 
 Fits are compared by one number, a lower bound on log p(y | hyperparameters, b), given the densities o_i of outliers,
 for any responsibilities ρ and any Dirichlet distribution q(π) of the shares, and the log prior of b relative to its
@@ -49,12 +53,17 @@ __all__ = [
     "learn_law",
     "local_squares",
     "log_bound",
+    "thinned",
     "weigh_rows",
 ]
 
-#: Rows that the law has seen before any data: ten with noise σ, one of each wider scale, one outlier. With a half or
-#: two wide ones errors differ by less than 1 % and the coverage of a 95 % interval by one point.
-PRIOR_COUNTS = (10.0, *(1.0 for _ in SCALES[1:]), 1.0)
+# Share of each wider scale over that of the one before, at most: with 1 errors of 4 to 10 σ pass as a heavy tail, with
+# a third they pass as normal noise where they are many.
+_THINNING = 0.5
+
+#: Rows that the law has seen before any data: ten with noise σ, one with 2σ, a half with 4σ, one outlier. With half or
+#: twice as many wide ones errors differ by less than 1 % and the coverage of a 95 % interval by one point.
+PRIOR_COUNTS = (10.0, *(_THINNING**k for k in range(len(SCALES) - 1)), 1.0)
 
 # Counts of the first expectation step: normal noise, and every fourth row an outlier. Wider scales would take in the
 # outliers before anything else is known, and keep them. One outlier in two rows serves as well.
@@ -130,11 +139,31 @@ def learn_law(
 
     rows = rows_of(counts, noise, b)
     for _ in range(steps if learn else 0):
-        counts, b = prior + rows.share.sum(dim=-2), _updated_width(rows, b, first)
+        counts, b = thinned(prior + rows.share.sum(dim=-2)), _updated_width(rows, b, first)
         if bounds is not None:
             noise = _updated_noise(rows, noise, relative, squares).clamp(*bounds)
         rows = rows_of(counts, noise, b)
     return LearnedLaw(NoiseLaw.of_counts(counts, float(b)), noise, counts, rows)
+
+
+def thinned(counts: Tensor) -> Tensor:
+    """Counts of which each wider scale has at most half as many as the one before: those of largest likelihood.
+
+    Maximises Σ_k n_k log π_k subject to 2π_{k+1} ≤ π_k by pooling adjacent violators: isotonic regression of 2ᵏ n_k
+    with weights 2⁻ᵏ. The count of outliers, the last one, stays.
+
+    Args:
+        counts: ``4``.
+    """
+    pools: list[tuple[float, float, int]] = []  # total, weight and number of scales
+    for scale, count in enumerate(counts[:-1].tolist()):
+        total, weight, size = count, _THINNING**scale, 1
+        while pools and total * pools[-1][1] > pools[-1][0] * weight:
+            before = pools.pop()
+            total, weight, size = total + before[0], weight + before[1], size + before[2]
+        pools.append((total, weight, size))
+    levels = [total / weight for total, weight, size in pools for _ in range(size)]
+    return counts.new_tensor([*(level * _THINNING**k for k, level in enumerate(levels)), float(counts[-1])])
 
 
 def _updated_width(rows: Responsibilities, width: Tensor, first: Tensor) -> Tensor:
@@ -224,7 +253,7 @@ def weigh_rows(
 def log_bound(
     signal: Tensor, residual: Tensor, row_noise: Tensor, rows: Responsibilities, first_width: float
 ) -> Tensor:
-    """F of the module's docstring with the best q, that of the prior counts and Σ_i ρ_i: a scalar. Cost O(n).
+    """F of the module's docstring, q with the counts that the law is made of: a scalar. Cost O(n).
 
     Args:
         signal: ℓ of targets e and noises σ_i²/λ_i.
@@ -234,7 +263,7 @@ def log_bound(
         first_width: half-width b₀ of the density of outliers before any data.
     """
     share, prior = rows.share, residual.new_tensor(PRIOR_COUNTS)
-    counts = prior + share.sum(dim=-2)
+    counts = thinned(prior + share.sum(dim=-2))
     expected = counts.digamma() - counts.sum().digamma()  # E log π
     noise = (1.0 - rows.outlier) * (2.0 * math.pi * row_noise).log()
     scales = share[..., :-1] @ residual.new_tensor(SCALES).log()

@@ -111,7 +111,7 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
     fit_report_ : RobustReport or FitReport, or list of them
         How the fit went; ``print`` shows it.
     n_iter_ : int, or list of them
-        Iterations of the optimiser in the start that was kept.
+        Iterations of the optimiser; with a learned weight those of all searches.
     models_ : list of RCGP
         The fitted model of each output.
     n_features_in_, feature_names_in_

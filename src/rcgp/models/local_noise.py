@@ -1,7 +1,7 @@
 """Noise that differs from place to place: a smooth factor on the noise variance, learned along with the noise law.
 
 Row j suggests the noise variance σ² t_j, and counts as far as it is no outlier, c_j
-(:func:`rcgp.core.noise_law.local_squares`). With ρ(x, x') the correlation of the fitted kernel,
+(:func:`rcgp.core.noise_law.local_squares`). With ρ(x, x') the correlation of the kernel,
 
     h(x) = (n₀ + Σ_j ρ(x, x_j)^a t_j) / (n₀ + Σ_j ρ(x, x_j)^a c_j),
 

@@ -1,4 +1,4 @@
-"""Choosing hyperparameters: ``fit``, and the report of how that went. The search itself is in the room next door."""
+"""Choosing hyperparameters: ``fit``, and the report of how that went. The search itself is in :mod:`.search`."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ __all__ = ["Judgement", "doubts_of", "judge_rows"]
 # look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
 _WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
 
-# Share of exact copies that raises one.
+# Share of rows that are exact copies of others, or that have the same observation, that raises one.
 _COPIES = 1.0 / 3.0
 
-# Standard errors of a share that chance explains.
-_CHANCE = 2.0
+# Standard errors of a share that chance explains; and of how many flagged rows lie beside another one.
+_CHANCE, _BESIDE = 2.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
                 relative = relative * model.weight.local
                 precision = model.weight.responsibilities(residual, noise).precision
         doubts = doubts_of(law, residual - cavity.mean, cavity.variance, noise * relative, probability, precision)
-        return Judgement(law, noise, probability, (*doubts, *_copies(model)))
+        doubts = (*doubts, *_neighbours(model, probability > 0.5), *_ties(model), *_copies(model))
+        return Judgement(law, noise, probability, doubts)
 
 
 def doubts_of(
@@ -112,6 +113,36 @@ def _few(rows: int) -> tuple[str, ...]:
     if rows >= sum(PRIOR_COUNTS):
         return ()
     return (f"{rows} {'row is' if rows == 1 else 'rows are'} too few to tell errors from good observations",)
+
+
+def _neighbours(model: RCGP, flagged: Tensor) -> tuple[str, ...]:
+    """Flagged rows whose nearest row, by the kernel's correlation, is flagged too: more than scattered errors have."""
+    count, n = int(flagged.sum()), len(flagged)
+    if count < 2:
+        return ()
+    K = model.kernel_matrix()
+    scale = K.diagonal().sqrt()
+    correlation = (K / (scale.unsqueeze(-1) * scale)).nan_to_num(0.0).fill_diagonal_(-torch.inf)
+    beside = int(flagged[correlation.argmax(dim=-1)][flagged].sum())
+    chance = (count - 1.0) / (n - 1.0)
+    if not beside > count * chance + _BESIDE * (count * chance * (1.0 - chance)) ** 0.5 or not 2 * beside > count:
+        return ()
+    return (
+        f"{beside} of {count} flagged rows lie next to another one: errors in one place, or something that the "
+        "function does there",
+    )
+
+
+def _ties(model: RCGP) -> tuple[str, ...]:
+    """Observations of one and the same value, which look like noise-free ones, and all others like outliers."""
+    values, counts = torch.unique(model.train_y, return_counts=True)
+    share = float(counts.max()) / len(model.train_y)
+    if len(values) == 1 or not share > _COPIES:
+        return ()
+    return (
+        f"{share:.0%} of the observations have the same value, {float(values[counts.argmax()]):.6g}: others may look "
+        "like outliers, and intervals may be too narrow",
+    )
 
 
 def _copies(model: RCGP) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rcgp.core.exact import ExactPosterior, condition
+from rcgp.core.exact import condition
 from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, local_squares, log_bound, weigh_rows
 from rcgp.core.pseudo import PseudoData, pseudo_data
@@ -27,7 +27,7 @@ from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.local_noise import POWERS, LocalNoise
 from rcgp.training.objectives import log_prior, weighed_evidence
 from rcgp.training.search import NUMERICAL_ERRORS, Outcome, Progress, Search, Vector
-from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorten_lengthscales, shorter_starts
+from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, scale_lengthscales, shorter_starts
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import OUTLIER_WIDTH, Responsibilities
 
@@ -41,9 +41,9 @@ _LONG, _NARROW = 3.0, 1.0
 # evidence, far below what matters. Twice the iterations change errors by less than 1 %.
 _ITERATIONS, _ROUGH, _FINE = 10, 1e-4, 1e-6
 
-# Rows on which starts are tried where there are half as many again: a third of the cost, or less. With half as many
-# rows errors begin to grow.
-_SAMPLE = 250
+# Rows on which starts are tried, and number of rows from which on: a third of the cost, or less. On 125 rows errors
+# begin to grow.
+_SAMPLE, _MANY = 250, 375
 
 # Turns of local noise and law, and steps of the law in each: what looks like a heavy tail at first becomes loud places,
 # and more turns change little.
@@ -118,10 +118,12 @@ class Learning:
             return self._best_start(restarts, seed)
         with self._only(sample):
             best, found = self._best_start(restarts, seed)
-            self._back_to(best)
-            with torch.no_grad():
-                posterior, X = condition(self.model.kernel_matrix(), self._pseudo()), self.model.train_X
-        return self._lifted(best, sample, X, posterior), found
+        try:
+            if best.evidence > -math.inf:
+                return self._lifted(best, sample), found
+        except NUMERICAL_ERRORS:
+            pass
+        return self._first(WIDE), found
 
     def finish(self, best: State, goal: float = -math.inf) -> State:
         """Searches of all rows, each with its expectation steps, as long as the evidence grows by them.
@@ -131,7 +133,7 @@ class Learning:
             goal: evidence to be reached; given up early where it clearly cannot be.
         """
         self._back_to(best)
-        for _ in range(_FINISHES):
+        for _ in range(_FINISHES if best.evidence > -math.inf else 0):
             before = best.evidence
             self._search(_FINE, self.max_iterations, goal - before)
             best = self._better(best, self._settle(before))
@@ -141,13 +143,13 @@ class Learning:
         return replace(best, search=self.last)
 
     def _best_start(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
-        """The best state after a short search from longer, the given and random lengthscales, and F of each.
+        """The best state after a short search from longer lengthscales, the given start and random ones, and F of each.
 
         And from shorter ones, where these are better before any search than all that was found, as for an ordinary GP.
         """
         model, first = self.model, hyperparameters_of(self.model)
         given, *random = self.search.starts(restarts, seed)
-        shorten_lengthscales(model, _LONG)
+        scale_lengthscales(model, _LONG)
         smooth = self.search.read()
         starts = [(smooth, _NARROW), (given, WIDE), *((start, WIDE) for start in random)]
         states = [self._try(*start) for start in starts]
@@ -176,17 +178,17 @@ class Learning:
         """Weights, hyperparameters, and weights and law again: the state with the largest evidence."""
         self.search.write(start)
         self.state = self._first(threshold)
-        try:
-            best = self._expect("start", learn=False)
-            self._search(_ROUGH, min(_ITERATIONS, self.max_iterations))
-            return self._better(best, self._expect("search"))
-        except NUMERICAL_ERRORS:  # as where a search cannot be computed from its start
-            return replace(self.state, evidence=-math.inf)
+        best = self._expect("start", learn=False)
+        self._search(_ROUGH, min(_ITERATIONS, self.max_iterations))
+        return self._better(best, self._expect("search"))
 
-    def _lifted(self, sampled: State, sample: Tensor, X: Tensor, posterior: ExactPosterior) -> State:
+    def _lifted(self, sampled: State, sample: Tensor) -> State:
         """From a sample to all rows: these are weighed by what it predicts, its own rows without themselves."""
         model = self.model
         with torch.no_grad():
+            with self._only(sample):
+                self._back_to(sampled)
+                posterior, X = condition(model.kernel_matrix(), self._pseudo()), model.train_X
             cross = dense_kernel(model.kernel, model.train_X, X)
             mean, variance = posterior.mean(cross), posterior.variance(cross, model.kernel(model.train_X, diag=True))
             if sampled.cavity is not None:
@@ -201,11 +203,12 @@ class Learning:
         The sample has the outliers and the noise of the table, and does not depend on the order of its rows.
         """
         model, n = self.model, len(self.model.train_y)
-        if n < 1.5 * _SAMPLE or isinstance(model, SparseRCGP):
+        if n < _MANY or isinstance(model, SparseRCGP):
             return None
         with torch.no_grad():
             residual = model.residual()
-        order = np.lexsort((*model.train_X.T.cpu().numpy(), residual.cpu().numpy()))
+        keys = torch.cat([self.relative.unsqueeze(-1), model.train_X, residual.unsqueeze(-1)], dim=-1)
+        order = np.lexsort(keys.T.cpu().numpy())  # by residual first
         kept = np.linspace(0.0, n - 1.0, _SAMPLE).round().astype(np.int64)
         return torch.from_numpy(order[kept]).to(model.train_X.device)
 
@@ -214,10 +217,10 @@ class Learning:
         """The model with some of its rows, for as long as it takes."""
         model, relative = self.model, self.relative
         data = model.train_X, model.train_y, model.sample_weight
-        model.train_X, model.train_y = model.train_X[rows], model.train_y[rows]
-        model.sample_weight = None if model.sample_weight is None else model.sample_weight[rows]
-        self.relative = relative[rows]
         try:
+            model.train_X, model.train_y = model.train_X[rows], model.train_y[rows]
+            model.sample_weight = None if model.sample_weight is None else model.sample_weight[rows]
+            self.relative = relative[rows]
             yield
         finally:
             model.train_X, model.train_y, model.sample_weight = data

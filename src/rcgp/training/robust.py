@@ -12,7 +12,7 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
 
    in which an outlier takes no part. A few iterations from each start; the one with the largest evidence F goes on.
 4. Noise that differs from place to place (:mod:`rcgp.models.local_noise`), if F grows by it.
-5. The ordinary GP, fitted as ``fit(model, "marginal")`` does, is the hypothesis that all noise is normal. Its search
+5. The ordinary GP (:func:`rcgp.training.fit.fit_ordinary`) is the hypothesis that all noise is normal. Its search
    ends early where it clearly cannot win.
 6. Full searches, each followed by expectation steps and by weighing all rows afresh, as long as F grows by them, or
    until it clearly cannot reach that of the ordinary GP. This is kept unless the learned law has the larger F: clean
@@ -51,7 +51,9 @@ class RobustReport(FitReport):
 
     Attributes:
         law: the noise law.
-        rounds: each expectation step, in order.
+        starts: F of each start after a short search, on 250 rows where there are many; shorter lengthscales are tried
+            beside these. ``-inf`` where one failed.
+        rounds: each expectation step, in order; those named "start" and "search" on 250 rows where there are many.
         evidence: F of the learned law, priors of the hyperparameters included; ``-inf`` where it could not be learned.
         normal_evidence: that of normal noise, the log marginal likelihood of the ordinary GP; less where its search was
             given up, since it clearly could not win.

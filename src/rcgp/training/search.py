@@ -80,7 +80,6 @@ class Search:
         # A constraint without a transform is left to the optimiser, as GPyTorch means it.
         self.lower = self._flat([_raw_bound(p, constraint, "lower") for _, p, constraint in trainable])
         self.upper = self._flat([_raw_bound(p, constraint, "upper") for _, p, constraint in trainable])
-        self.size = model.train_y.shape[0]
         self.evaluations = self.rejected = 0
         self.reason = ""
         self.best: Outcome | None = None
@@ -111,6 +110,11 @@ class Search:
         first, random = self.read(), np.random.default_rng(seed)
         others = [first + random.standard_normal(first.shape) for _ in range(restarts)]
         return [np.clip(start, self.lower / self.scale, self.upper / self.scale) for start in (first, *others)]
+
+    @property
+    def size(self) -> int:
+        """Number of rows of the model, which may have a part of them for a while."""
+        return int(self.model.train_y.shape[0])
 
     def evaluate(self, x: Vector) -> tuple[float, Vector]:
         """Value and gradient of the objective; the value is -inf where it cannot be computed."""

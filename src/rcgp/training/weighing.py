@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rcgp.chunks import Chunks, Engine
-from rcgp.core.noise_law import PRIOR_COUNTS
+from rcgp.core.noise_law import PRIOR_COUNTS, thinned
 from rcgp.core.sparse import SparsePosterior, condition_sparse
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
@@ -67,7 +67,7 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
             return _weighed_by(Given(Constant(), variance), view, normal, normal, chunks, engine)
         is_normal = False
         posterior = _contiguous(condition_sparse(view.L, sums.statistics))
-        counts = variance.new_tensor(PRIOR_COUNTS) + sums.law.counts
+        counts = thinned(variance.new_tensor(PRIOR_COUNTS) + sums.law.counts)
         noise = Noise(NoiseLaw.of_counts(counts, law.width), variance)
         if len(rule.links) == _LINKS:
             return Diagnose(view, rule, posterior, noise, noise)

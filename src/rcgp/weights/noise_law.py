@@ -2,21 +2,22 @@
 
 A good observation has normal noise of standard deviation σ s_k, s_k ∈ {1, 2, 4}, with share π_k; with share π_o an
 observation is an outlier: its residual e = y − m(x) has a Cauchy density C(e) of half-width b around the prior mean,
-but for what good noise explains,
+with a gap where good noise explains it,
 
-    o(e | f) = C(e) (1 − exp(−½ (e − f)² / (s σ)²)),        s = 4, the widest scale.
+    o(e | f) = C(e) (1 − exp(−½ (e − f)² / (s σ)²)) / Z,        s = 4, the widest scale,
 
-Normal, heavy-tailed and contaminated noise are all in it.
+Z = 1 − erfcx(b / (√2 s σ)), so that it integrates to one for f = 0. Normal, heavy-tailed and contaminated noise are
+all in it.
 
 Let N(μ_i, v_i) be the prediction of f(x_i) from all other rows, relative to the prior mean. The responsibility of each
 component for row i is
 
-    ρ_ik ∝ π_k N(e_i; μ_i, v_i + σ² s_k²),        ρ_io ∝ π_o C(e_i) H_i,
+    ρ_ik ∝ π_k N(e_i; μ_i, v_i + σ² s_k²),        ρ_io ∝ π_o C(e_i) H_i / Z,
     H_i = 1 − (s σ / S_i) exp(−½ (e_i − μ_i)² / S_i²),        S_i² = v_i + s² σ²,
 
-where C H is the mean of o under the prediction. The weight of the row is that of iteratively reweighted least squares,
-w̃_i² = Σ_k ρ_ik / s_k², and ρ_io is the probability that the row is an outlier. Since μ_i and v_i do not depend on y_i,
-this is a weight function like any other, with the slope
+where C H / Z is the mean of o under the prediction. The weight of the row is that of iteratively reweighted least
+squares, w̃_i² = Σ_k ρ_ik / s_k², and ρ_io is the probability that the row is an outlier. Since μ_i and v_i do not depend
+on y_i, this is a weight function like any other, with the slope
 
     ∂_y log w̃_i² = Σ_k ρ_ik (g_ik − ḡ_i) / s_k² / w̃_i²,
 
@@ -45,7 +46,7 @@ SCALES = (1.0, 2.0, 4.0)
 #: between three and ten the results are the same.
 OUTLIER_WIDTH = 5.0
 
-# Rounding errors of 1 − H, below which nothing is left of the density of outliers.
+# Rounding errors of H and Z, below which nothing is left of the density of outliers.
 _SMALLEST_GAP = 1e-12
 
 # Steps of a bisection for quantiles: 2⁻⁶⁰ of the bracket is beyond the digits of a number.
@@ -135,8 +136,11 @@ class NoiseLaw:
             return "The noise is normal, without outliers."
         wide = 1.0 - self.good_shares[0]
         # Of few rows the prior of the law alone makes a tenth wide.
-        tail = "The noise is nearly normal" if wide < 0.15 else f"The noise has heavy tails ({wide:.0%} beyond normal)"
-        lines = [f"{tail}; {self.outlier_share:.1%} of the rows are outliers.", "  noise             share of rows"]
+        tail = "is nearly normal" if wide < 0.15 else f"has heavy tails ({wide:.0%} beyond normal)"
+        lines = [
+            f"The noise of good rows {tail}; {self.outlier_share:.1%} of all rows are outliers.",
+            "  noise             share of rows",
+        ]
         for scale, share in zip(SCALES, self.shares, strict=True):
             lines.append(f"  {'σ' if scale == 1.0 else f'{scale:g}σ':<16}  {share:>7.1%}")
         return "\n".join([*lines, f"  {'outlier':<16}  {self.outlier_share:>7.1%}"])
@@ -152,7 +156,8 @@ class Responsibilities(NamedTuple):
         std: ``... x n x 3`` those standard deviations S_k.
         far: ``... x n`` residuals e over the half-width b of the density of outliers.
         width: ``... x 1`` that half-width.
-        log_gap: ``... x n`` log H, what good noise leaves of that density.
+        log_left: ``... x n`` log H/Z, what good noise leaves of that density.
+        gap: ``... x n`` H.
     """
 
     share: Tensor
@@ -161,7 +166,8 @@ class Responsibilities(NamedTuple):
     std: Tensor
     far: Tensor
     width: Tensor
-    log_gap: Tensor
+    log_left: Tensor
+    gap: Tensor
 
     @property
     def outlier(self) -> Tensor:
@@ -175,8 +181,8 @@ class Responsibilities(NamedTuple):
 
     @property
     def log_outlier(self) -> Tensor:
-        """Log density of each row as an outlier, log C(e) H, ``... x n``."""
-        return -(math.pi * self.width).log() - 2.0 * self.reach.log() + self.log_gap
+        """Log density of each row as an outlier, log C(e) H / Z, ``... x n``."""
+        return -(math.pi * self.width).log() - 2.0 * self.reach.log() + self.log_left
 
     @property
     def precision(self) -> Tensor:
@@ -193,7 +199,7 @@ class Responsibilities(NamedTuple):
     def slope(self) -> Tensor:
         """∂_y log w̃², ``... x n``; zero where the weight is."""
         outlier = -2.0 * (self.far / self.reach) / self.reach / self.width
-        outlier = outlier + self.score[..., -1] / self.std[..., -1] * torch.expm1(-self.log_gap)
+        outlier = outlier + self.score[..., -1] / self.std[..., -1] * (1.0 / self.gap - 1.0)
         pull = torch.cat([-self.score / self.std, outlier.unsqueeze(-1)], dim=-1)  # g, ... x n x 4
         mean_pull = (self.share * pull).sum(dim=-1, keepdim=True)
         change = (self.share * (pull - mean_pull))[..., :-1] @ _squared_scales(self.share).reciprocal()
@@ -224,11 +230,14 @@ def responsibilities(
     # Divided before it is squared: an observation of 1e300 has no square.
     score = (deviation.unsqueeze(-1) / std).clamp(-limit, limit)
     good = -0.5 * math.log(2.0 * math.pi) - std.log() - 0.5 * score.square()
-    explained = (noise * SCALES[-1] ** 2 / total[..., -1]).sqrt() * (-0.5 * score[..., -1].square()).exp()  # 1 − H
-    log_gap = (1.0 - explained).clamp_min(_SMALLEST_GAP).log()
-    outlier = -(math.pi * width).log() - 2.0 * torch.hypot(torch.ones_like(far), far).log() + log_gap
+    widest = SCALES[-1] * noise.sqrt()
+    explained = widest / std[..., -1] * (-0.5 * score[..., -1].square()).exp()
+    gap = (1.0 - explained).clamp_min(_SMALLEST_GAP)  # H
+    mass = 1.0 - torch.special.erfcx(width / (math.sqrt(2.0) * widest))  # Z
+    log_left = gap.log() - mass.clamp_min(_SMALLEST_GAP).log()
+    outlier = -(math.pi * width).log() - 2.0 * torch.hypot(torch.ones_like(far), far).log() + log_left
     terms = torch.cat([good, outlier.unsqueeze(-1)], dim=-1) + log_shares.unsqueeze(-2)
-    return Responsibilities(terms.softmax(dim=-1), terms.logsumexp(dim=-1), score, std, far, width, log_gap)
+    return Responsibilities(terms.softmax(dim=-1), terms.logsumexp(dim=-1), score, std, far, width, log_left, gap)
 
 
 class LawWeight(WeightFunction):
