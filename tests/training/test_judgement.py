@@ -124,3 +124,13 @@ def test_many_equal_observations_are_doubtful():
     y = torch.where(torch.arange(100) % 4 == 0, 5.0 + torch.linspace(0.0, 10.0, 100), torch.zeros(100)).double()
     doubts = judge_rows(flagged_model(y), learn=False).doubts
     assert any("75% of the observations have the same value, 0" in doubt for doubt in doubts)
+
+
+def test_a_value_that_is_stuck_is_doubtful_and_rounding_is_not():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.linspace(0.0, 10.0, 200, dtype=torch.float64)
+    y = torch.sin(x) + 0.1 * torch.randn(200, dtype=torch.float64, generator=generator)
+    rounded, stuck = y.round(decimals=1), y.clone()
+    stuck[85:115] = stuck[85]
+    assert any("have the same value" in doubt for doubt in judge_rows(flagged_model(stuck), learn=False).doubts)
+    assert not any("same value" in doubt for doubt in judge_rows(flagged_model(rounded), learn=False).doubts)

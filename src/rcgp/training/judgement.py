@@ -19,8 +19,9 @@ __all__ = ["Judgement", "doubts_of", "judge_rows"]
 # look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
 _WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
 
-# Share of rows that are exact copies of others, or that have the same observation, that raises one.
-_COPIES = 1.0 / 3.0
+# Share of rows that are exact copies of others, or that have one and the same observation, that raises one; and share
+# of one observation that is four times as common as any other, as that of a stuck sensor or of many zeros.
+_COPIES, _STUCK, _TIMES = 1.0 / 3.0, 0.05, 4.0
 
 # Standard errors of a share that chance explains; and of how many flagged rows lie beside another one.
 _CHANCE, _BESIDE = 2.0, 4.0
@@ -68,7 +69,8 @@ def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
                 relative = relative * model.weight.local
                 precision = model.weight.responsibilities(residual, noise).precision
         doubts = doubts_of(law, residual - cavity.mean, cavity.variance, noise * relative, probability, precision)
-        doubts = (*doubts, *_neighbours(model, probability > 0.5), *_ties(model), *_copies(model))
+        flagged = probability > 0.5
+        doubts = (*doubts, *_neighbours(model, flagged), *_ties(model.train_y, flagged), *_copies(model))
         return Judgement(law, noise, probability, doubts)
 
 
@@ -133,15 +135,18 @@ def _neighbours(model: RCGP, flagged: Tensor) -> tuple[str, ...]:
     )
 
 
-def _ties(model: RCGP) -> tuple[str, ...]:
-    """Observations of one and the same value, which look like noise-free ones, and all others like outliers."""
-    values, counts = torch.unique(model.train_y, return_counts=True)
-    share = float(counts.max()) / len(model.train_y)
-    if len(values) == 1 or not share > _COPIES:
+def _ties(y: Tensor, flagged: Tensor) -> tuple[str, ...]:
+    """Observations without a flag that have one and the same value, which agree without noise."""
+    values, counts = torch.unique(y[~flagged], return_counts=True)
+    if bool((y == y[0]).all()) or not len(values):
+        return ()
+    first, second = [*counts.sort(descending=True).values.tolist(), 0][:2]
+    share = first / len(y)
+    if not (share > _COPIES or (share > _STUCK and first > _TIMES * max(second, 1))):
         return ()
     return (
-        f"{share:.0%} of the observations have the same value, {float(values[counts.argmax()]):.6g}: others may look "
-        "like outliers, and intervals may be too narrow",
+        f"{share:.0%} of the observations have the same value, {float(values[counts.argmax()]):.6g}: they agree "
+        "without noise, be they right or wrong",
     )
 
 
