@@ -115,7 +115,11 @@ def law_weights(K, e, noise, law):
             share * torch.distributions.Normal(mean, (variance + noise * scale**2).sqrt()).log_prob(point).exp()
             for share, scale in zip(law, (1.0, 2.0, 4.0), strict=False)
         ]
-        outlier = law[3] * torch.distributions.Cauchy(0.0, law[4] * spread).log_prob(point).exp()
+        widest = 16.0 * noise
+        explained = (widest / (variance + widest)).sqrt() * (-0.5 * (point - mean) ** 2 / (variance + widest)).exp()
+        mass = 1.0 - torch.special.erfcx(law[4] * spread / (2.0 * widest).sqrt())
+        cauchy = torch.distributions.Cauchy(0.0, law[4] * spread).log_prob(point).exp()
+        outlier = law[3] * cauchy * (1.0 - explained) / mass
         square = sum(part / scale**2 for part, scale in zip(good, (1.0, 2.0, 4.0), strict=True)) / (sum(good) + outlier)
         (slope,) = torch.autograd.grad(square.log().sum(), point)
         w, probability = square.detach().sqrt(), (outlier / (sum(good) + outlier)).detach()

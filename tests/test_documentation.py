@@ -39,7 +39,7 @@ def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
     code = run_python("README.md")
     text = capsys.readouterr().out
     assert "robust = " in text
-    law = re.search(r"The noise is .*\.", text)[0]
+    law = re.search(r"The noise of good rows .*\.", text)[0]
     assert f"print(model.noise_law_)  # {law}" in code
     errors = [float(error) for error in re.findall(r"(?:plain|paper|learned) tensor\((0\.\d+)", text)]
     assert "# {:.2f}, {:.2f} and {:.2f}".format(*errors) in code

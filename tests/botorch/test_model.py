@@ -589,7 +589,7 @@ class TestNoiseLaw:
     def test_has_a_fixed_size_and_starts_at_its_prior(self, batch, m):
         model = make_model(*make_data(batch=batch, m=m))
         assert model.law.shape == (*batch, *([m] if m > 1 else []), 5)
-        prior = model.law.new_tensor([10.0, 1.0, 1.0, 1.0, 5.0 * 13.0]) / 13.0
+        prior = model.law.new_tensor([10.0, 1.0, 0.5, 1.0, 5.0 * 12.5]) / 12.5
         torch.testing.assert_close(model.law, prior.expand_as(model.law))
 
     @pytest.mark.parametrize("m", [1, 2])

@@ -11,7 +11,7 @@ import torch
 import reference
 from rcgp import RCGP, FitError, RobustReport, SparseRCGP
 from rcgp.chunks import Serial, Threads, chunks_of
-from rcgp.core.noise_law import PRIOR_COUNTS
+from rcgp.core.noise_law import PRIOR_COUNTS, thinned
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import choose_inducing
 from rcgp.training import chunked, memory, views
@@ -101,7 +101,7 @@ def recursion(sample, fit, y, precision=None):
             rows = responsibilities(model.residual(), mean, variance, row_noise, log_shares, width)
             model.weight = Fixed((rows.precision / h).sqrt(), h * rows.slope)
             mean, variance = model.latent_leave_one_out(model.training_terms().pseudo)
-            counts = torch.tensor(PRIOR_COUNTS).double() + rows.share.sum(dim=0)
+            counts = thinned(torch.tensor(PRIOR_COUNTS).double() + rows.share.sum(dim=0))
             *shares, outlier_share = (counts / counts.sum()).tolist()
             law = NoiseLaw(tuple(shares), outlier_share, law.width)
         std = (variance + row_noise * law.variance).sqrt()

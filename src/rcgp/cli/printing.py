@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -134,7 +135,9 @@ def _verdict(fitted: Fitted) -> tuple[tuple[str, str], ...]:
         ("noise law", str(model.noise_law_).splitlines()[0] + afterwards),
         (
             "leave-one-out coverage",
-            f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all",
+            "every row is flagged"
+            if math.isnan(of_good)
+            else f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all",
         ),
         ("suspicious rows", f"{int(model.outliers_.sum())} {FLAG_RULE}"),
     )
@@ -143,7 +146,8 @@ def _verdict(fitted: Fitted) -> tuple[tuple[str, str], ...]:
 def _coverage(fitted: Fitted) -> tuple[float, float]:
     """Share of the rows inside their 95 % leave-one-out interval by the law: of those not flagged, and of all."""
     rows = rows_of(fitted.model, fitted.X, np.asarray(fitted.y, dtype=np.float64), tuple(fitted.y.index))
-    return float(rows.inside[~rows.flagged].mean()), float(rows.inside.mean())
+    good = rows.inside[~rows.flagged]
+    return float(good.mean()) if len(good) else math.nan, float(rows.inside.mean())
 
 
 def _noise(fitted: Fitted) -> str:

@@ -138,7 +138,7 @@ def _neighbours(model: RCGP, flagged: Tensor) -> tuple[str, ...]:
 def _ties(y: Tensor, flagged: Tensor) -> tuple[str, ...]:
     """Observations without a flag that have one and the same value, which agree without noise."""
     values, counts = torch.unique(y[~flagged], return_counts=True)
-    if bool((y == y[0]).all()) or not len(values):
+    if len(y) < sum(PRIOR_COUNTS) or bool((y == y[0]).all()) or not len(values):
         return ()
     first, second = [*counts.sort(descending=True).values.tolist(), 0][:2]
     share = first / len(y)
