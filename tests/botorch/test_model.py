@@ -168,7 +168,7 @@ class TestNoise:
         model = make_model(*make_data(m=m), outcomes=outcomes, weight=weight)
         scale = model.outcome_transform.stdvs if outcomes != "none" else torch.ones(1, m)
         sigma2 = model.likelihood.noise.reshape(1, m) * scale**2
-        factor = (10.0 + 4.0 + 16.0) / 12.0 if weight == "learned" else 1.0  # of the prior's law
+        factor = (10.0 + 4.0 + 8.0) / 11.5 if weight == "learned" else 1.0  # of the prior's law
         added = model.posterior(x, observation_noise=True).variance - model.posterior(x).variance
         torch.testing.assert_close(added, factor * sigma2.expand(5, m), rtol=1e-8, atol=1e-10)
         law = model.noise_law if m == 1 else model.noise_law[0]

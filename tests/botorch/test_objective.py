@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -50,7 +51,10 @@ def test_with_a_noise_law_it_is_the_density_of_the_law_by_refits():
     mean, variance = leave_one_out(K, z - m, r)
     *shares, outlier, spreads = model.law.tolist()
     width = spreads * e.abs().quantile(0.5) / 0.6745
-    density = outlier * torch.distributions.Cauchy(0.0, width).log_prob(e).exp()
+    widest = variance + 16.0 * noise
+    gap = 1.0 - (16.0 * noise / widest).sqrt() * (-0.5 * (e - mean) ** 2 / widest).exp()
+    mass = 1.0 - torch.special.erfcx(width / math.sqrt(32.0 * noise))
+    density = outlier * torch.distributions.Cauchy(0.0, width).log_prob(e).exp() * gap / mass
     for share, scale in zip(shares, (1.0, 2.0, 4.0), strict=True):
         density += share * torch.distributions.Normal(mean, (variance + noise * scale**2).sqrt()).log_prob(e).exp()
     expected = (density.log().sum().item() + log_prior(model)) / ROWS

@@ -281,10 +281,8 @@ class Learning:
         return state
 
     def _better(self, best: State, after: State) -> State:
-        """The state with the larger evidence. From a later one that lost much the loop goes back to it."""
-        if after.evidence < best.evidence - _LOSS:
-            self._back_to(best)
-        return max(best, after, key=attrgetter("evidence"))
+        """The later state, whose search has converged, unless it lost much: then the loop goes back to the best."""
+        return self._back_to(best) if after.evidence < best.evidence - _LOSS else after
 
     def _back_to(self, state: State) -> State:
         self.state = state
