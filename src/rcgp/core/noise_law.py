@@ -47,7 +47,6 @@ from rcgp.weights.noise_law import SCALES, NoiseLaw, Responsibilities, responsib
 
 __all__ = [
     "PRIOR_COUNTS",
-    "WIDE",
     "LearnedLaw",
     "first_weights",
     "learn_law",
@@ -72,8 +71,8 @@ _FIRST_COUNTS = (3.0, *(0.0 for _ in SCALES[1:]), 1.0)
 # Factor by which the width of the outliers' density may differ from the first one: no more is gained beyond ten.
 _WIDTHS = 10.0
 
-#: Soft threshold of the first weights, in robust standard deviations of y − m(x): a row there keeps half its squared
-#: weight. Wide, so that only gross outliers lose weight: between three and ten the results are the same.
+# Soft threshold of the first weights, in robust standard deviations of y − m(x): a row there keeps half its squared
+# weight. Wide, so that only gross outliers lose weight: between three and ten the results are the same.
 WIDE = 5.0
 
 # Where law and hyperparameters are known: expectation steps in which the noise variance falls to its own, and what each
