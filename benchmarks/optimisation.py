@@ -329,9 +329,12 @@ def judge_loop(seeds: int, folder: Path, jobs: int, redo: str | None) -> bool:
     """
     experiment = Experiment("loop", "log expected improvement, 4 to 8 inputs", loop_configs, run_loop)
     tell = functools.partial(print, end="\r", file=sys.stderr)
-    records, failures, _ = run_experiment(
-        experiment, Options(splits=seeds), folder, jobs, lambda done, total: tell(f"{done} of {total}"), redo
+    run_all = functools.partial(
+        run_experiment, experiment, Options(splits=seeds), folder, jobs, lambda done, total: tell(f"{done} of {total}")
     )
+    if redo:
+        run_all(redo)  # which returns the records of that method alone
+    records, failures, _ = run_all()
     for failure in failures:
         print(failure, file=sys.stderr)
     print("| function | regret, clean GP | over it: RCGP | GP | time of a step: RCGP | recall | good flagged |")

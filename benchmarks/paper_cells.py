@@ -83,14 +83,17 @@ def main() -> None:
     arguments = parser.parse_args()
     experiment = Experiment("paper_cells", "the paper's cells", functools.partial(configs, first=arguments.first), run)
     tell = functools.partial(print, end="\r", file=sys.stderr)
-    records, failures, _ = run_experiment(
+    run_all = functools.partial(
+        run_experiment,
         experiment,
         Options(splits=arguments.splits),
         arguments.records,
         arguments.jobs,
         lambda done, total: tell(f"{done} of {total}"),
-        arguments.redo,
     )
+    if arguments.redo:
+        run_all(arguments.redo)  # which returns the records of that method alone
+    records, failures, _ = run_all()
     for failure in failures:
         print(failure, file=sys.stderr)
     sys.exit(0 if judge(records) and not failures else 1)
