@@ -11,7 +11,6 @@ import argparse
 import functools
 import statistics
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,10 +46,7 @@ def run(config: Config) -> dict[str, Any]:
     """Fit one method to one split: its scores."""
     problem = prepare(config["data"], config["contamination"], "paper", config["index"])
     torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        outcome = run_method(config["method"], problem)
-    return dict(score(problem.test_y, outcome.prediction))
+    return dict(score(problem.test_y, run_method(config["method"], problem).prediction))
 
 
 def judge(records: Sequence[Record]) -> bool:
@@ -94,9 +90,9 @@ def main() -> None:
     if arguments.redo:
         run_all(arguments.redo)  # which returns the records of that method alone
     records, failures, _ = run_all()
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    sys.exit(0 if judge(records) and not failures else 1)
+    if failures:
+        sys.exit("\n".join(map(str, failures)))
+    sys.exit(0 if judge(records) else 1)
 
 
 if __name__ == "__main__":

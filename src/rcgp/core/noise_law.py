@@ -2,8 +2,8 @@
 
 Given the prediction N(μ_i, v_i) of each f(x_i) from all other rows, shares π and noise variance σ² of the law of
 :mod:`rcgp.weights.noise_law` maximise the leave-one-out density of the rows, Σ_i log Z_i with
-Z_i = Σ_k π_k N(e_i; μ_i, v_i + σ²s_k²) + π_o o_i, o_i = C(e_i) H_i / Z, by expectation and
-maximisation. With responsibilities ρ,
+Z_i = Σ_k π_k N(e_i; μ_i, v_i + σ²s_k²) + π_o o_i, o_i = C(e_i) H_i / Z, by expectation and maximisation. With
+responsibilities ρ,
 
     π ∝ thinned(Σ_i ρ_i + prior counts),        σ² = Σ_i Σ_k ρ_ik E[ε_i² | k] / s_k² / Σ_i (1 − ρ_io),
 
@@ -21,9 +21,8 @@ the shares are those of largest likelihood: counts are pooled with their neighbo
 
 Fits are compared by one number, a lower bound on log p(y | hyperparameters, b), given the densities o_i of outliers,
 for any responsibilities ρ and any Dirichlet distribution q(π) of the shares, and the log prior of b relative to its
-largest. With λ_i = Σ_k ρ_ik / s_k²,
-the noise variance σ_i² of row i, and ℓ the part of the evidence of targets e and noises σ_i²/λ_i that involves the
-kernel (:mod:`rcgp.core.evidence`),
+largest. With λ_i = Σ_k ρ_ik / s_k², the noise variance σ_i² of row i, and ℓ the part of the evidence of targets e and
+noises σ_i²/λ_i that involves the kernel (:mod:`rcgp.core.evidence`),
 
     F = ℓ + Σ_i [ −½ (1 − ρ_io) log 2πσ_i² − Σ_k ρ_ik log s_k + ρ_io log o_i
                   + Σ ρ_i (E_q log π − log ρ_i) ] − KL(q ‖ p) + log (2 b b₀ / (b² + b₀²)),

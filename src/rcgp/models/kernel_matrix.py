@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from rcgp.core.sparse import whiten
 from rcgp.models.far_inputs import COMPOSITE, close_gaps
 
-__all__ = ["dense_kernel", "kernel_matrix", "kernel_rows", "whitened_kernel"]
+__all__ = ["correlations", "dense_kernel", "kernel_matrix", "kernel_rows", "whitened_kernel"]
 
 # Largest number of rows of a block. Where autograd takes the gradient there is nothing to gain for one or two blocks.
 _BLOCK = 256
@@ -66,6 +66,12 @@ def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:
     else:
         K = dense_kernel(kernel, X, X)
     return K
+
+
+def correlations(K: Tensor) -> Tensor:
+    """Correlations of an ``n x n`` kernel matrix; zero where a variance is."""
+    scale = K.diagonal().sqrt()
+    return (K / (scale.unsqueeze(-1) * scale)).nan_to_num(0.0)
 
 
 def dense_kernel(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.models.kernel_matrix import dense_kernel
+from rcgp.models.kernel_matrix import correlations, dense_kernel
 
 __all__ = ["POWERS", "PRIOR_ROWS", "LocalNoise"]
 
@@ -72,10 +72,7 @@ class LocalNoise:
         Args:
             K: ``n x n`` kernel matrix of the rows.
         """
-        scale = K.diagonal().sqrt()
-        correlation = K / (scale.unsqueeze(-1) * scale)
-        correlation.fill_diagonal_(0.0)
-        return self._average(correlation)
+        return self._average(correlations(K).fill_diagonal_(0.0))
 
     def _average(self, correlation: Tensor) -> Tensor:
         correlation = correlation.nan_to_num(0.0).clamp_min_(0.0).pow_(self.power)

@@ -10,6 +10,7 @@ from torch import Tensor
 from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
+from rcgp.models.kernel_matrix import correlations
 from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import OUTLIER_WIDTH
 
@@ -122,10 +123,8 @@ def _neighbours(model: RCGP, flagged: Tensor) -> tuple[str, ...]:
     count, n = int(flagged.sum()), len(flagged)
     if count < 2:
         return ()
-    K = model.kernel_matrix()
-    scale = K.diagonal().sqrt()
-    correlation = (K / (scale.unsqueeze(-1) * scale)).nan_to_num(0.0).fill_diagonal_(-torch.inf)
-    beside = int(flagged[correlation.argmax(dim=-1)][flagged].sum())
+    nearest = correlations(model.kernel_matrix()).fill_diagonal_(-torch.inf).argmax(dim=-1)
+    beside = int(flagged[nearest][flagged].sum())
     chance = (count - 1.0) / (n - 1.0)
     if not beside > count * chance + _BESIDE * (count * chance * (1.0 - chance)) ** 0.5 or not 2 * beside > count:
         return ()

@@ -1,8 +1,8 @@
 """Expectation and maximisation on one model: weights and noise law, then hyperparameters, in turn.
 
 The loop of :mod:`rcgp.training.robust`, which describes the steps. A model offers leave-one-out moments
-(``latent_leave_one_out``) and an evidence with gradient (``signal_evidence``). The loop returns the best state, and
-leaves the model at its last.
+(``latent_leave_one_out``) and an evidence with gradient (``signal_evidence``). Each method returns a state; the model
+is left where the last step was.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _LONG, _NARROW = 3.0, 1.0
 # evidence, far below what matters. Twice the iterations change errors by less than 1 %.
 _ITERATIONS, _ROUGH, _FINE = 10, 1e-4, 1e-6
 
-# Rows on which starts are tried, and number of rows from which on: a third of the cost, or less. On 125 rows errors
-# begin to grow.
+# Starts are tried on so many rows where there are at least as many as the second number: a third of the cost, or less.
+# On 125 rows errors begin to grow.
 _SAMPLE, _MANY = 250, 375
 
 # Turns of local noise and law, and steps of the law in each: what looks like a heavy tail at first becomes loud places,
@@ -175,7 +175,7 @@ class Learning:
         return _GAIN * len(self.relative)
 
     def _try(self, start: Vector, threshold: float) -> State:
-        """Weights, hyperparameters, and weights and law again: the state with the largest evidence."""
+        """Weights, hyperparameters by a short search, and weights and law again."""
         self.search.write(start)
         self.state = self._first(threshold)
         best = self._expect("start", learn=False)
