@@ -56,7 +56,8 @@ EXAMPLES = {
     "no shrinkage": lambda: NoShrinkage(InverseMultiquadric(c=0.8)),
     "no noise term": lambda: NoNoiseTerm(InverseMultiquadric(c=0.8)),
     "law": lambda: LawWeight(
-        NoiseLaw((0.7, 0.15, 0.05), 0.1, 3.0), *(torch.tensor([value], dtype=torch.float64) for value in (0.2, 0.1))
+        NoiseLaw((0.7, 0.12, 0.06, 0.02), 0.1, 3.0),
+        *(torch.tensor([value], dtype=torch.float64) for value in (0.2, 0.1)),
     ),
     "own": lambda: OwnWeight(),
 }

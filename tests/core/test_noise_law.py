@@ -11,13 +11,12 @@ import scipy.optimize
 import scipy.special
 import scipy.stats
 import torch
-from sklearn.isotonic import IsotonicRegression
 
 from rcgp.core import evidence
 from rcgp.core.loo import LeaveOneOut
-from rcgp.core.noise_law import PRIOR_COUNTS, learn_law, local_squares, log_bound, thinned
+from rcgp.core.noise_law import PRIOR_COUNTS, learn_law, local_squares, log_bound
 from rcgp.core.pseudo import PseudoData
-from rcgp.weights.noise_law import SCALES, Responsibilities
+from rcgp.weights.noise_law import SCALES, TAIL, Responsibilities
 
 WIDTH = 3.0
 
@@ -31,32 +30,10 @@ def make_rows(n=200, share=0.1, seed=0):
     return tuple(torch.from_numpy(part) for part in (e, mean, variance, 0.5 + random.random(n)))
 
 
-def thinned_by_scikit_learn(counts):
-    weights = 0.5 ** np.arange(len(counts))
-    levels = IsotonicRegression(increasing=False).fit_transform(
-        np.arange(len(counts)), counts / weights, sample_weight=weights
-    )
-    return levels * weights
-
-
-@pytest.mark.parametrize(
-    "counts", [(70.0, 4.0, 2.0), (70.0, 1.0, 25.0), (10.0, 30.0, 1.0), (1.0, 2.0, 90.0), (1.0, 1.0, 1.0)]
-)
-def test_shares_of_wider_scales_thin_out(counts):
-    """Against scikit-learn's isotonic regression, and against the likelihood of all shares that thin out."""
-    found = thinned(torch.tensor([*counts, 7.0], dtype=torch.float64)).numpy()
-    np.testing.assert_allclose(found[:-1], thinned_by_scikit_learn(np.array(counts)), rtol=1e-12)
-    assert found[-1] == 7.0
-    assert found[:-1].sum() == pytest.approx(sum(counts))
-    random = np.random.default_rng(0).dirichlet([1.0, 1.0, 1.0], 20_000)
-    allowed = random[(2.0 * random[:, 1:] <= random[:, :-1]).all(axis=1)]
-    likelihood = np.log(allowed) @ counts
-    assert likelihood.max() <= np.log(found[:-1] / sum(counts)) @ counts
-
-
 def one_step(e, mean, variance, relative, counts, noise, width):
     """One step of expectation and maximisation, row by row."""
-    shares = np.array(counts) / np.sum(counts)
+    normal, tail, outliers = np.array(counts) / np.sum(counts)
+    shares = [normal, *(tail * np.array(TAIL)), outliers]
     total, squares, good = np.array(PRIOR_COUNTS), 0.0, 0.0
     far = WIDTH**2 / (width**2 + WIDTH**2)  # that of one more outlier, at the first width
     for i in range(len(e)):
@@ -65,22 +42,20 @@ def one_step(e, mean, variance, relative, counts, noise, width):
             share * scipy.stats.norm(mean[i], np.sqrt(variance[i] + a)).pdf(e[i])
             for share, a in zip(shares[:-1], own, strict=True)
         ]
-        gap = 1.0 - math.sqrt(2.0 * math.pi * own[-1]) * scipy.stats.norm(mean[i], np.sqrt(variance[i] + own[-1])).pdf(
-            e[i]
-        )
-        mass = 1.0 - scipy.special.erfcx(width / math.sqrt(2.0 * own[-1]))
+        reach = 16.0 * noise * relative[i]
+        predicted = scipy.stats.norm(mean[i], np.sqrt(variance[i] + reach)).pdf(e[i])
+        gap = 1.0 - math.sqrt(2.0 * math.pi * reach) * predicted
+        mass = 1.0 - scipy.special.erfcx(width / math.sqrt(2.0 * reach))
         density.append(shares[-1] * scipy.stats.cauchy(0.0, width).pdf(e[i]) * gap / mass)
         rho = np.array(density) / np.sum(density)
-        total = total + rho
+        total += np.array([rho[0], rho[1:-1].sum(), rho[-1]])
         far += rho[-1] * e[i] ** 2 / (width**2 + e[i] ** 2)
         for k, a in enumerate(own):
             gain = a / (variance[i] + a)
             expected = (gain * (e[i] - mean[i])) ** 2 + gain * variance[i]  # E[ε² | scale k]
             squares += rho[k] * expected / (SCALES[k] ** 2 * relative[i])
             good += rho[k]
-    outliers = total[-1] - PRIOR_COUNTS[-1]
-    total[:-1] = thinned_by_scikit_learn(total[:-1])
-    return total, squares / good, width * math.sqrt(2.0 * far / (outliers + 1.0))
+    return total, squares / good, width * math.sqrt(2.0 * far / (total[-1] - PRIOR_COUNTS[-1] + 1.0))
 
 
 def test_steps_are_those_of_the_formulas():
@@ -95,22 +70,29 @@ def test_steps_are_those_of_the_formulas():
     np.testing.assert_allclose(found.counts.numpy(), counts, rtol=1e-8)
     assert found.noise.item() == pytest.approx(noise, rel=1e-8)
     assert found.law.width == pytest.approx(width, rel=1e-8)
-    assert (*found.law.shares, found.law.outlier_share) == pytest.approx(tuple(counts / counts.sum()))
+    assert [share for _, share in found.law.components()] == pytest.approx(list(counts / counts.sum()))
 
 
 def test_each_step_makes_the_rows_more_likely():
     e, mean, variance, relative = make_rows(seed=3)
     prior, cavity = torch.tensor(PRIOR_COUNTS).double(), LeaveOneOut(mean, variance)
 
-    def posterior(steps):
-        """Log density of rows, shares and width, which expectation and maximisation cannot lower."""
-        found = learn_law(e, cavity, torch.tensor(2.0).double(), relative, WIDTH, bounds=(1e-9, 1e9), steps=steps)
-        shares = found.counts / found.counts.sum()
+    def posterior(found, log_left):
+        """Log density of rows, shares and width, with the gap in the density of outliers as it was before the step."""
+        normal = scipy.stats.norm(0.0, found.rows.std).logpdf(found.rows.score * found.rows.std)
+        outlier = scipy.stats.cauchy(0.0, found.law.width).logpdf(e) + log_left.numpy()
+        shares = np.array([*found.law.shares, found.law.outlier_share])
+        rows = scipy.special.logsumexp(np.column_stack([normal, outlier]) + np.log(shares), axis=1)
         one_more = scipy.stats.cauchy(0.0, found.law.width).logpdf(WIDTH)
-        return float(found.rows.log_density.sum() + (prior * shares.log()).sum() + one_more)
+        return rows.sum() + float((prior * (found.counts / found.counts.sum()).log()).sum()) + one_more
 
-    values = [posterior(steps) for steps in range(1, 15)]
-    assert np.diff(values).min() > -1e-9
+    start = {"noise": torch.tensor(2.0).double(), "counts": prior, "width": WIDTH}
+    before = learn_law(e, cavity, relative=relative, first_width=WIDTH, bounds=(1e-9, 1e9), learn=False, **start)
+    for _ in range(15):
+        start = {"noise": before.noise, "counts": before.counts, "width": before.law.width}
+        after = learn_law(e, cavity, relative=relative, first_width=WIDTH, bounds=(1e-9, 1e9), steps=1, **start)
+        assert posterior(after, before.rows.log_left) > posterior(before, before.rows.log_left) - 1e-9
+        before = after
 
 
 def test_the_law_is_found():
@@ -174,7 +156,7 @@ def bound_of(K, e, noise, rows, first_width=WIDTH):
 def rows_with(share, e, left=1.0):
     """Responsibilities as given, at residuals e; good noise leaves a part of the density of outliers."""
     half_width = torch.tensor([WIDTH], dtype=torch.float64)
-    nothing = torch.zeros(*e.shape, 3, dtype=torch.float64)
+    nothing = torch.zeros(*e.shape, len(SCALES), dtype=torch.float64)
     log_left = torch.full_like(e, math.log(left))
     return Responsibilities(
         share, torch.zeros_like(e), nothing, nothing, e / WIDTH, half_width, log_left, log_left.exp()
@@ -185,7 +167,7 @@ def test_for_normal_noise_the_bound_is_the_log_marginal_likelihood():
     """But for the shares: what it costs to learn that all rows are of scale one."""
     K, e = make_problem()
     noise = torch.tensor(0.3, dtype=torch.float64)
-    share = torch.zeros(len(e), 4, dtype=torch.float64)
+    share = torch.zeros(len(e), len(SCALES) + 1, dtype=torch.float64)
     share[:, 0] = 1.0
     prior = torch.tensor(PRIOR_COUNTS, dtype=torch.float64)
     marginal = evidence.log_marginal(K, PseudoData(e, noise.rsqrt().expand_as(e))).item()
@@ -201,15 +183,17 @@ def test_the_bound_is_one(left):
     e[1] = 8.0
     noise, prior = torch.tensor(0.3, dtype=torch.float64), np.array(PRIOR_COUNTS)
     terms = []
-    for components in itertools.product(range(4), repeat=4):
-        counts = np.bincount(components, minlength=4)
+    for scales in itertools.product(range(5), repeat=4):  # the last one is that of outliers
+        of_tail = [k for k in scales if 0 < k < 4]
+        counts = np.array([scales.count(0), len(of_tail), scales.count(4)])
         log_p = scipy.special.gammaln(prior.sum()) - scipy.special.gammaln(prior.sum() + 4)
         log_p += (scipy.special.gammaln(prior + counts) - scipy.special.gammaln(prior)).sum()
-        good = [i for i, k in enumerate(components) if k < 3]
-        outliers = [e[i].item() for i, k in enumerate(components) if k == 3]
+        log_p += sum(math.log(TAIL[k - 1]) for k in of_tail)
+        good = [i for i, k in enumerate(scales) if k < 4]
+        outliers = [e[i].item() for i, k in enumerate(scales) if k == 4]
         log_p += sum(scipy.stats.cauchy(0, WIDTH).logpdf(value) + math.log(left) for value in outliers)
         if good:
-            own = np.array([0.3 * SCALES[components[i]] ** 2 for i in good])
+            own = np.array([0.3 * SCALES[scales[i]] ** 2 for i in good])
             covariance = K.numpy()[np.ix_(good, good)] + np.diag(own)
             log_p += scipy.stats.multivariate_normal(np.zeros(len(good)), covariance).logpdf(e.numpy()[good])
         terms.append(log_p)
@@ -217,11 +201,11 @@ def test_the_bound_is_one(left):
     random = np.random.default_rng(0)
     bounds = []
     for _ in range(200):
-        share = torch.from_numpy(random.dirichlet([0.3, 0.3, 0.3, 0.3], 4))
+        share = torch.from_numpy(random.dirichlet([0.3, 0.3, 0.3, 0.3, 0.3], 4))
         bounds.append(bound_of(K, e, noise, rows_with(share, e, left)))
     assert max(bounds) <= truth
-    share = torch.zeros(4, 4, dtype=torch.float64)
-    share[[0, 1, 2, 3], [0, 3, 0, 0]] = 1.0  # the second row is an outlier, the others are of scale one
+    share = torch.zeros(4, 5, dtype=torch.float64)
+    share[[0, 1, 2, 3], [0, 4, 0, 0]] = 1.0  # the second row is an outlier, the others are of scale one
     found = bound_of(K, e, noise, rows_with(share, e, left))
     assert truth - 2.0 < found <= truth
     density = scipy.stats.cauchy(

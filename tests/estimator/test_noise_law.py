@@ -249,7 +249,7 @@ def test_a_heavy_tail_is_warned_of():
     y = f + 0.1 * np.random.default_rng(3).standard_t(1.5, 400)
     with pytest.warns(NoiseLawWarning, match="errors and heavy-tailed noise cannot be told apart: .* without being"):
         model = RCGPRegressor().fit(X, y)
-    assert model.noise_law_.shares[-1] > 0.05
+    assert sum(model.noise_law_.shares[1:]) > 0.2
     assert any("cannot be told apart" in doubt for doubt in model.doubts_)
 
 

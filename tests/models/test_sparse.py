@@ -250,7 +250,7 @@ def test_a_float32_model_answers_in_float32():
 
 def test_a_weight_for_each_row_works():
     X, y, bad = sine()
-    law = NoiseLaw((0.9, 0.0, 0.0), 0.1, 5.0)
+    law = NoiseLaw((0.9, 0.0, 0.0, 0.0), 0.1, 5.0)
     model = SparseRCGP(X, y, inducing=20, noise=0.01)
     model.weight = LawWeight(law, torch.sin(X[:, 0]) - y.mean(), torch.full_like(y, 0.01))
     assert float((model.posterior(X).mean - torch.sin(X[:, 0])).abs().mean()) < 0.05

@@ -26,7 +26,7 @@ class Invented:
         self.loo_std_ = np.full(n, 0.3 * spread)
         self.outlier_scores_ = (y.to_numpy() - self.loo_mean_) / self.loo_std_
         self.weight = "learned"
-        self.noise_law_ = NoiseLaw((0.8, 0.1, 0.0), 0.1, 3.0 * spread)
+        self.noise_law_ = NoiseLaw((0.8, 0.1, 0.0, 0.0), 0.1, 3.0 * spread)
         self.doubts_ = ()
         self.outliers_ = np.arange(n) < flagged
         self.outlier_probability_ = np.where(self.outliers_, 0.99, 0.01 * random.random(n))

@@ -81,7 +81,7 @@ def test_the_numbers_on_the_page_are_the_models(page, one_feature):
             number(np.median(model.noise_std(X))),
         ):
             assert f"<td>{shown}</td>" in page
-    for share in (*robust.noise_law_.shares, robust.noise_law_.outlier_share):
+    for _, share in robust.noise_law_.components():
         assert f"<td>{percent(share)}</td>" in page
     assert "2 rows had no price." in page
 

@@ -183,7 +183,7 @@ def test_nonsense_weights_are_refused(key, value):
 )
 def test_noise_laws_that_are_none_are_refused(key, value):
     zeros = torch.zeros(4, dtype=torch.float64)
-    description, tensors = describe(LawWeight(NoiseLaw((0.7, 0.1, 0.1), 0.1, 2.0), zeros, zeros + 1.0))
+    description, tensors = describe(LawWeight(NoiseLaw((0.7, 0.1, 0.05, 0.05), 0.1, 2.0), zeros, zeros + 1.0))
     description["arguments"][key] = value
     check_refused(description, tensors)
 

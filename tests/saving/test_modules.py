@@ -35,7 +35,7 @@ from rcgp.weights import (
     WeightFunction,
 )
 
-LAW = NoiseLaw((0.7 / 3.0, 0.4, 0.1), 1.0 - 0.7 / 3.0 - 0.4 - 0.1, 0.1 + 0.2)
+LAW = NoiseLaw((0.7 / 3.0, 0.4, 0.05, 0.05), 1.0 - 0.7 / 3.0 - 0.4 - 0.1, 0.1 + 0.2)
 RESIDUAL = torch.tensor([0.1, -3.0, 7.0, 0.0, 1e4], dtype=torch.float64)
 
 

@@ -11,7 +11,7 @@ import torch
 import reference
 from rcgp import RCGP, FitError, RobustReport, SparseRCGP
 from rcgp.chunks import Serial, Threads, chunks_of
-from rcgp.core.noise_law import PRIOR_COUNTS, thinned
+from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import choose_inducing
 from rcgp.training import chunked, memory, views
@@ -101,9 +101,9 @@ def recursion(sample, fit, y, precision=None):
             rows = responsibilities(model.residual(), mean, variance, row_noise, log_shares, width)
             model.weight = Fixed((rows.precision / h).sqrt(), h * rows.slope)
             mean, variance = model.latent_leave_one_out(model.training_terms().pseudo)
-            counts = thinned(torch.tensor(PRIOR_COUNTS).double() + rows.share.sum(dim=0))
-            *shares, outlier_share = (counts / counts.sum()).tolist()
-            law = NoiseLaw(tuple(shares), outlier_share, law.width)
+            found = rows.share.sum(dim=0)
+            counts = torch.tensor(PRIOR_COUNTS) + torch.stack([found[0], found[1:-1].sum(), found[-1]])
+            law = NoiseLaw.of_counts(counts, law.width)
         std = (variance + row_noise * law.variance).sqrt()
         final = responsibilities(model.residual(), mean, variance, row_noise, law.log_shares(mean), width)
     return model, used, law, mean + model.mean(model.train_X), std, final.outlier

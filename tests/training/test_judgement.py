@@ -11,7 +11,7 @@ from rcgp.models.defaults import add_weak_priors
 from rcgp.training.judgement import doubts_of, judge_rows
 from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw
 
-GOOD = NoiseLaw((0.95, 0.02, 0.01), 0.02, 3.0)
+GOOD = NoiseLaw((0.95, 0.02, 0.005, 0.005), 0.02, 3.0)
 
 
 def normal_rows(n=200, scale=1.0, seed=0):

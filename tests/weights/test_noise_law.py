@@ -17,14 +17,14 @@ from problems import make_data
 from rcgp import RCGP, posterior_influence
 from rcgp.core.pseudo import pseudo_data
 from rcgp.weights import LawWeight, NoiseLaw, WeightFunction, smallest_weight
-from rcgp.weights.noise_law import SCALES, responsibilities
+from rcgp.weights.noise_law import SCALES, TAIL, by_component, responsibilities, spread_tail
 
-LAW = NoiseLaw((0.7, 0.15, 0.05), 0.1, 6.0)
+LAW = NoiseLaw((0.7, 0.12, 0.06, 0.02), 0.1, 6.0)
 LAWS = {
     "all components": LAW,
-    "outliers only": NoiseLaw((0.9, 0.0, 0.0), 0.1, 6.0),
-    "heavy tail": NoiseLaw((0.5, 0.3, 0.2), 0.0, 2.0),
-    "half wrong": NoiseLaw((0.4, 0.05, 0.05), 0.5, 6.0),
+    "outliers only": NoiseLaw((0.9, 0.0, 0.0, 0.0), 0.1, 6.0),
+    "heavy tail": NoiseLaw((0.5, 0.3, 0.15, 0.05), 0.0, 2.0),
+    "half wrong": NoiseLaw((0.4, 0.05, 0.03, 0.02), 0.5, 6.0),
     "normal": NoiseLaw.normal(),
 }
 
@@ -47,13 +47,12 @@ def densities(law, e, mean, variance, noise):
         return [*good, 0.0]
 
     def unexplained(f):
-        """Prediction times what good noise of the widest scale around f leaves of the density of outliers."""
-        widest = noise * SCALES[-1] ** 2
-        return scipy.stats.norm.pdf(f, mean, math.sqrt(variance)) * -np.expm1(-0.5 * (e - f) ** 2 / widest)
+        """Prediction times what good noise of 4σ around f leaves of the density of outliers."""
+        return scipy.stats.norm.pdf(f, mean, math.sqrt(variance)) * -np.expm1(-0.5 * (e - f) ** 2 / (16.0 * noise))
 
     def left(e):
         """Density of outliers at f = 0 before it is scaled to integrate to one."""
-        return scipy.stats.cauchy.pdf(e, scale=law.width) * -np.expm1(-0.5 * e**2 / (noise * SCALES[-1] ** 2))
+        return scipy.stats.cauchy.pdf(e, scale=law.width) * -np.expm1(-0.5 * e**2 / (16.0 * noise))
 
     mass = 2.0 * scipy.integrate.quad(left, 0.0, np.inf, epsabs=0.0, epsrel=1e-12, limit=500)[0]
     reach = 12.0 * math.sqrt(variance)
@@ -236,7 +235,7 @@ def test_the_predictive_density_is_the_mixture_of_good_rows(name):
 
 
 def test_the_predictive_density_integrates_to_one():
-    deviation = torch.linspace(-60, 60, 200_001, dtype=torch.float64)
+    deviation = torch.linspace(-120, 120, 200_001, dtype=torch.float64)
     variance, noise = torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)
     density = LAW.log_density(deviation, variance.expand_as(deviation), noise.expand_as(deviation)).exp()
     assert torch.trapezoid(density, deviation).item() == pytest.approx(1.0, abs=1e-9)
@@ -286,6 +285,19 @@ def test_the_variance_of_a_law_is_that_of_its_good_rows():
     assert NoiseLaw.normal().variance == 1.0
 
 
+def test_each_scale_of_the_tail_is_half_as_common_as_the_one_before():
+    assert len(TAIL) == len(SCALES) - 1
+    assert sum(TAIL) == pytest.approx(1.0)
+    assert np.array(TAIL)[1:] / np.array(TAIL)[:-1] == pytest.approx(0.5)
+    three = torch.tensor([[0.6, 0.3, 0.1], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    shares = spread_tail(three)
+    np.testing.assert_allclose(shares[0], [0.6, *(0.3 * np.array(TAIL)), 0.1])
+    torch.testing.assert_close(by_component(shares), three)
+    law = NoiseLaw.of_counts(10.0 * three[0], 2.0)
+    assert (*law.shares, law.outlier_share) == pytest.approx(shares[0].tolist())
+    assert [share for _, share in law.components()] == pytest.approx(three[0].tolist())
+
+
 # Words ----------------------------------------------------------------------------------------------------------------
 
 
@@ -295,8 +307,7 @@ def test_laws_print_as_a_sentence_and_a_table():
         "The noise of good rows has heavy tails (22% beyond normal); 10.0% of all rows are outliers.",
         "  noise             share of rows",
         "  σ                   70.0%",
-        "  2σ                  15.0%",
-        "  4σ                   5.0%",
+        "  2σ to 8σ            20.0%",
         "  outlier             10.0%",
     ]
     assert str(LAWS["outliers only"]).startswith(
@@ -307,4 +318,4 @@ def test_laws_print_as_a_sentence_and_a_table():
 
 
 def test_the_weight_names_its_shares():
-    assert repr(law_weight()[0]) == "LawWeight(1σ: 0.7, 2σ: 0.15, 4σ: 0.05)"
+    assert repr(law_weight()[0]) == "LawWeight(1σ: 0.7, 2σ: 0.12, 4σ: 0.06, 8σ: 0.02)"

@@ -45,7 +45,7 @@ from rcgp.models.exact import plain_attributes, same
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.posterior import PosteriorProcess
 from rcgp.weights import NoiseLaw, WeightFunction
-from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES
+from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES, spread_tail
 
 __all__ = ["SingleTaskRCGP"]
 
@@ -58,7 +58,7 @@ class SingleTaskRCGP(TrainingDataModel):
     ``fit_gpytorch_mll`` learns the noise law of each output along with the hyperparameters. Where the noise turns out
     to be normal, without outliers, the model equals ``SingleTaskGP`` with the same kernel and transforms.
 
-    Weights are a function of data, hyperparameters and noise law, and the law is part of the state: five numbers for
+    Weights are a function of data, hyperparameters and noise law, and the law is part of the state: six numbers for
     each output. So ``condition_on_observations`` equals a model of all the data with the same state, and new
     observations are weighted, too. Before a fit the law is its prior: most noise is normal, one row in thirteen is an
     outlier.
@@ -155,10 +155,10 @@ class SingleTaskRCGP(TrainingDataModel):
         return {**super().construct_inputs(training_data), "weight": weight}
 
     def prior_law(self) -> Tensor:
-        """A noise law before any data, ``... x 5``: shares of the scales and of outliers, and the width of the density
+        """A noise law before any data, ``... x 6``: shares of the scales and of outliers, and the width of the density
         of outliers in robust standard deviations of y − m(x)."""
         counts = self.train_targets.new_tensor(PRIOR_COUNTS)
-        law = torch.cat([counts / counts.sum(), counts.new_tensor([OUTLIER_WIDTH])])
+        law = torch.cat([spread_tail(counts / counts.sum()), counts.new_tensor([OUTLIER_WIDTH])])
         return law.expand(*self._aug_batch_shape, len(law)).clone()
 
     def weighing(self) -> WeightFunction | Tensor:

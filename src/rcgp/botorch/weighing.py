@@ -28,7 +28,7 @@ class NoiseLaws:
     """The noise law of each model of a batch.
 
     Attributes:
-        log_shares: ``... x 4`` log shares of each scale and, last, of outliers.
+        log_shares: ``... x 5`` log shares of each scale and, last, of outliers.
         width: ``...`` half-widths of the density of outliers.
     """
 
@@ -37,7 +37,7 @@ class NoiseLaws:
 
     @classmethod
     def of(cls, law: Tensor, residual: Tensor) -> NoiseLaws:
-        """The laws of ``... x 5`` numbers for residuals ``... x n``: four shares, and the width in their spreads."""
+        """The laws of ``... x 6`` numbers for residuals ``... x n``: five shares, and the width in their spreads."""
         return cls(law[..., :-1].log(), law[..., -1] * robust_spreads(residual))
 
     def responsibilities(self, residual: Tensor, cavity: LeaveOneOut, row_noise: Tensor) -> Responsibilities:
@@ -82,7 +82,7 @@ def weigh(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, weight
 
     Args:
         inputs, K, residual, row_noise: see :class:`Weighed`.
-        weight: a weight function, or noise laws, ``... x 5``: see :meth:`NoiseLaws.of`.
+        weight: a weight function, or noise laws, ``... x 6``: see :meth:`NoiseLaws.of`.
 
     Returns:
         The weighed data. Cost O(n) for a weight function or normal noise, else a few times O(n³).

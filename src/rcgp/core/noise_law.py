@@ -5,30 +5,28 @@ Given the prediction N(μ_i, v_i) of each f(x_i) from all other rows, shares π 
 Z_i = Σ_k π_k N(e_i; μ_i, v_i + σ²s_k²) + π_o o_i, o_i = C(e_i) H_i / Z, by expectation and maximisation. With
 responsibilities ρ,
 
-    π ∝ thinned(Σ_i ρ_i + prior counts),        σ² = Σ_i Σ_k ρ_ik E[ε_i² | k] / s_k² / Σ_i (1 − ρ_io),
+    π ∝ Σ_i ρ_i + prior counts,        σ² = Σ_i Σ_k ρ_ik E[ε_i² | k] / s_k² / Σ_i (1 − ρ_io),
 
-where o_i is held fixed, and given scale k the noise is ε_i ~ N(g_k (e_i − μ_i), g_k v_i), with the gain
-g_k = σ²s_k² / (v_i + σ²s_k²). The half-width b of the outliers' Cauchy density is the one that they suggest,
+where π are the shares of normal noise, of the tail and of outliers, and o_i is held fixed. Given scale k the noise is
+ε_i ~ N(g_k (e_i − μ_i), g_k v_i), with the gain g_k = σ²s_k² / (v_i + σ²s_k²). The half-width b of the outliers' Cauchy
+density is the one that they suggest,
 
     b² ← 2b² (Σ_i ρ_io e_i² / (b² + e_i²) + b₀² / (b² + b₀²)) / (Σ_i ρ_io + 1),
 
 with one more row at the width b₀ of :data:`~rcgp.weights.noise_law.OUTLIER_WIDTH`. However far away, an outlier counts
 for one row in it.
 
-A tail thins out: each wider scale has at most half the share of the one before, which is about how the scales of
-Student's t with two degrees of freedom are distributed. Errors leave a gap instead, and are outliers. Subject to that
-the shares are those of largest likelihood: counts are pooled with their neighbours where they rise.
-
 Fits are compared by one number, a lower bound on log p(y | hyperparameters, b), given the densities o_i of outliers,
-for any responsibilities ρ and any Dirichlet distribution q(π) of the shares, and the log prior of b relative to its
-largest. With λ_i = Σ_k ρ_ik / s_k², the noise variance σ_i² of row i, and ℓ the part of the evidence of targets e and
-noises σ_i²/λ_i that involves the kernel (:mod:`rcgp.core.evidence`),
+for any responsibilities ρ, and the log prior of b relative to its largest. With λ_i = Σ_k ρ_ik / s_k², the noise
+variance σ_i² of row i, ℓ the part of the evidence of targets e and noises σ_i²/λ_i that involves the kernel
+(:mod:`rcgp.core.evidence`), and τ_k the share of scale k in its component (1 for normal noise),
 
-    F = ℓ + Σ_i [ −½ (1 − ρ_io) log 2πσ_i² − Σ_k ρ_ik log s_k + ρ_io log o_i
-                  + Σ ρ_i (E_q log π − log ρ_i) ] − KL(q ‖ p) + log (2 b b₀ / (b² + b₀²)),
+    F = ℓ + Σ_i [ −½ (1 − ρ_io) log 2πσ_i² − Σ_k ρ_ik log(s_k ρ_ik / τ_k) + ρ_io log(o_i / ρ_io) ]
+        + log E[Π_c π_c^(n_c)] + log (2 b b₀ / (b² + b₀²)).
 
-p the prior of the shares. For normal noise without free shares F is the log marginal likelihood: a law has to earn its
-shares.
+n_c = Σ_i ρ_ic are the expected numbers of rows with normal noise, of the tail and of outliers, and the expectation is
+over the prior of their shares. For normal noise without free shares F is the log marginal likelihood: a law has to earn
+its shares.
 """
 
 from __future__ import annotations
@@ -42,30 +40,34 @@ from torch import Tensor
 
 from rcgp.core.loo import LeaveOneOut
 from rcgp.core.pseudo import PseudoData, pseudo_data
-from rcgp.weights.noise_law import SCALES, NoiseLaw, Responsibilities, responsibilities
+from rcgp.weights.noise_law import (
+    SCALES,
+    TAIL,
+    NoiseLaw,
+    Responsibilities,
+    by_component,
+    responsibilities,
+    spread_tail,
+)
 
 __all__ = [
     "PRIOR_COUNTS",
     "LearnedLaw",
+    "evidence_of_shares",
     "first_weights",
     "learn_law",
     "local_squares",
     "log_bound",
-    "thinned",
     "weigh_rows",
 ]
 
-# Share of each wider scale over that of the one before, at most: with 1 errors of 4 to 10 σ pass as a heavy tail, with
-# a third they pass as normal noise where they are many.
-_THINNING = 0.5
+#: Rows that the law has seen before any data: ten with normal noise, two of the tail, one outlier. With one and a half
+#: or three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by a point.
+PRIOR_COUNTS = (10.0, 2.0, 1.0)
 
-#: Rows that the law has seen before any data: ten with noise σ, one with 2σ, a half with 4σ, one outlier. With half or
-#: twice as many wide ones errors differ by less than 1 % and the coverage of a 95 % interval by one point.
-PRIOR_COUNTS = (10.0, *(_THINNING**k for k in range(len(SCALES) - 1)), 1.0)
-
-# Counts of the first expectation step: normal noise, and every fourth row an outlier. Wider scales would take in the
-# outliers before anything else is known, and keep them. One outlier in two rows serves as well.
-_FIRST_COUNTS = (3.0, *(0.0 for _ in SCALES[1:]), 1.0)
+# Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would take in the outliers
+# before anything else is known, and keep them. One outlier in two rows serves as well.
+_FIRST_COUNTS = (3.0, 0.0, 1.0)
 
 # Factor by which the width of the outliers' density may differ from the first one: no more is gained beyond ten.
 _WIDTHS = 10.0
@@ -89,7 +91,7 @@ class LearnedLaw:
     Attributes:
         law: the law, with the mean of the Dirichlet distribution of its shares.
         noise: noise variance σ², a scalar.
-        counts: ``4`` counts of that distribution, prior counts included.
+        counts: ``3`` counts of that distribution, prior counts included.
         rows: responsibilities of each row under the law.
     """
 
@@ -121,7 +123,7 @@ def learn_law(
         relative: ``n`` known factors on it: row i has the noise variance σ² relative_i.
         first_width: half-width b₀ of the density of outliers before any data.
         bounds: limits of σ²; ``None`` holds it fixed.
-        counts: ``4`` counts to start from. Default: those of the first step.
+        counts: ``3`` counts to start from. Default: those of the first step.
         width: half-width b to start from. Default: b₀.
         learn: whether to learn; else the law is that of counts and width, and the noise stays.
         steps: how many.
@@ -133,35 +135,15 @@ def learn_law(
     b = first if width is None else residual.new_tensor(width)
 
     def rows_of(counts: Tensor, noise: Tensor, b: Tensor) -> Responsibilities:
-        return responsibilities(residual, *cavity, noise * relative, (counts / counts.sum()).log(), b)
+        return responsibilities(residual, *cavity, noise * relative, spread_tail(counts / counts.sum()).log(), b)
 
     rows = rows_of(counts, noise, b)
     for _ in range(steps if learn else 0):
-        counts, b = thinned(prior + rows.share.sum(dim=-2)), _updated_width(rows, b, first)
+        counts, b = prior + by_component(rows.share.sum(dim=-2)), _updated_width(rows, b, first)
         if bounds is not None:
             noise = _updated_noise(rows, noise, relative, squares).clamp(*bounds)
         rows = rows_of(counts, noise, b)
     return LearnedLaw(NoiseLaw.of_counts(counts, float(b)), noise, counts, rows)
-
-
-def thinned(counts: Tensor) -> Tensor:
-    """Counts of which each wider scale has at most half as many as the one before: those of largest likelihood.
-
-    Maximises Σ_k n_k log π_k subject to 2π_{k+1} ≤ π_k by pooling adjacent violators: isotonic regression of 2ᵏ n_k
-    with weights 2⁻ᵏ. The count of outliers, the last one, stays.
-
-    Args:
-        counts: ``4``.
-    """
-    pools: list[tuple[float, float, int]] = []  # total, weight and number of scales
-    for scale, count in enumerate(counts[:-1].tolist()):
-        total, weight, size = count, _THINNING**scale, 1
-        while pools and total * pools[-1][1] > pools[-1][0] * weight:
-            before = pools.pop()
-            total, weight, size = total + before[0], weight + before[1], size + before[2]
-        pools.append((total, weight, size))
-    levels = [total / weight for total, weight, size in pools for _ in range(size)]
-    return counts.new_tensor([*(level * _THINNING**k for k, level in enumerate(levels)), float(counts[-1])])
 
 
 def _updated_width(rows: Responsibilities, width: Tensor, first: Tensor) -> Tensor:
@@ -231,7 +213,7 @@ def weigh_rows(
         residual: ``... x n`` residuals e.
         row_noise: ``... x n`` noise variances of the rows.
         spread: ``...`` robust standard deviation of the residuals.
-        log_shares: ``... x 4`` log shares of the law.
+        log_shares: ``... x 5`` log shares of the law.
         width: ``...`` half-width of the density of outliers.
 
     Returns:
@@ -260,17 +242,22 @@ def log_bound(
         rows: the responsibilities.
         first_width: half-width b₀ of the density of outliers before any data.
     """
-    share, prior = rows.share, residual.new_tensor(PRIOR_COUNTS)
-    counts = thinned(prior + share.sum(dim=-2))
-    expected = counts.digamma() - counts.sum().digamma()  # E log π
+    share = rows.share
     noise = (1.0 - rows.outlier) * (2.0 * math.pi * row_noise).log()
-    scales = share[..., :-1] @ residual.new_tensor(SCALES).log()
-    choice = (share * (expected - share.clamp_min(torch.finfo(share.dtype).tiny).log())).sum(dim=-1)
-    divergence = (
-        (counts.sum().lgamma() - counts.lgamma().sum())
-        - (prior.sum().lgamma() - prior.lgamma().sum())
-        + ((counts - prior) * expected).sum()
-    )
+    scales = share[..., :-1] @ residual.new_tensor(SCALES).log() - share[..., 1:-1] @ residual.new_tensor(TAIL).log()
+    terms = rows.outlier * rows.log_outlier - 0.5 * noise - scales - torch.xlogy(share, share).sum(dim=-1)
+    shares = evidence_of_shares(by_component(share.sum(dim=-2)))
     width = rows.width.squeeze(-1) / first_width
     prior_width = (2.0 / (width + width.reciprocal())).log()
-    return signal + (choice - 0.5 * noise - scales + rows.outlier * rows.log_outlier).sum() - divergence + prior_width
+    return signal + terms.sum() + shares + prior_width
+
+
+def evidence_of_shares(counts: Tensor) -> Tensor:
+    """log E[Π_c π_c^(n_c)] over the prior of the shares, a scalar: what free shares have to earn.
+
+    Args:
+        counts: ``3`` expected numbers n of rows with normal noise, of the tail and of outliers.
+    """
+    prior = counts.new_tensor(PRIOR_COUNTS)
+    total = prior + counts
+    return total.lgamma().sum() - total.sum().lgamma() - prior.lgamma().sum() + prior.sum().lgamma()

@@ -11,7 +11,6 @@ import pandas as pd
 from rcgp.report.summary import Numbers, Regressor, Rows, Scores, listed_rows
 from rcgp.report.text import for_html, number, percent
 from rcgp.weights import NoiseLaw
-from rcgp.weights.noise_law import SCALES
 
 __all__ = ["MOST_COLUMNS", "fit_table", "law_table", "row_table", "score_table"]
 
@@ -50,9 +49,7 @@ def row_table(rows: Rows, X: pd.DataFrame) -> str:
 
 def law_table(law: NoiseLaw) -> str:
     """Share of the rows with noise of each scale, and of outliers."""
-    names = ["σ" if scale == 1.0 else f"{scale:g} σ" for scale in SCALES]
-    lines = [(name, [percent(share)]) for name, share in zip(names, law.shares, strict=True)]
-    return _plain_table(["noise", "share of rows"], [*lines, ("outlier", [percent(law.outlier_share)])])
+    return _plain_table(["noise", "share of rows"], [(name, [percent(share)]) for name, share in law.components()])
 
 
 def score_table(robust: Scores, plain: Scores | None) -> str:

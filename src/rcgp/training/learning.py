@@ -94,6 +94,11 @@ class State:
     search: Outcome | None = None  # the last one
     evidence: float = -math.inf
 
+    @property
+    def flags_rows(self) -> bool:
+        """Whether any row is more likely an outlier than not."""
+        return self.rows is not None and bool((self.rows.outlier > 0.5).any())
+
 
 class Learning:
     """Expectation and maximisation steps on one model."""

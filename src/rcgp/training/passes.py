@@ -15,11 +15,12 @@ from torch import Tensor
 
 from rcgp.chunks import Chunk
 from rcgp.core.loo import LeaveOneOut
+from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior, Statistics, statistics
 from rcgp.training.views import Block, Noise, View
 from rcgp.weights import NoiseLaw, WeightFunction
-from rcgp.weights.noise_law import SCALES, Responsibilities
+from rcgp.weights.noise_law import Responsibilities, by_component
 
 __all__ = [
     "ByLaw",
@@ -57,9 +58,9 @@ class LawSums:
     """What rows say of the noise law: sums over rows.
 
     Attributes:
-        counts: ``4`` sums of the responsibilities of each component.
-        gain: Σ_i Σ_k ρ_ik (log p_ik − log ρ_ik) − log p_i0, p_ik the density of row i under component k: how much
-            better this mixture predicts the rows than normal noise, before the shares are paid for.
+        counts: ``3`` expected numbers of rows with normal noise, of the tail and of outliers.
+        gain: how much better the law predicts the rows than normal noise, before the shares are paid for,
+            Σ_i log Z_i − Σ_c n_c log π_c − Σ_i log p_i0, p_i0 the density of row i under normal noise.
     """
 
     counts: Tensor
@@ -71,7 +72,7 @@ class LawSums:
     @classmethod
     def zero(cls, like: Tensor) -> LawSums:
         """Of no rows."""
-        return cls(like.new_zeros(len(SCALES) + 1), like.new_zeros(()))
+        return cls(like.new_zeros(len(PRIOR_COUNTS)), like.new_zeros(()))
 
 
 class Rule(Protocol):
@@ -153,11 +154,11 @@ def _pseudo(block: Block, weight: Tensor, slope: Tensor, variance: Tensor) -> Ps
 
 def _law_sums(block: Block, predicted: LeaveOneOut, rows: Responsibilities, noise: Noise) -> LawSums:
     """Sums over the rows of a block that count."""
-    # Σ_k ρ_k (log p_k − log ρ_k) = log Z − Σ_k ρ_k log π_k for the ρ that belong to π.
-    mixture = rows.log_density - torch.special.xlogy(rows.share, noise.law.log_shares(rows.share).exp()).sum(dim=-1)
+    counts, shares = by_component(rows.share), by_component(noise.law.log_shares(rows.share).exp())
+    mixture = rows.log_density - torch.special.xlogy(counts, shares).sum(dim=-1)
     normal = block.responsibilities(predicted, Noise(NoiseLaw.normal(), noise.variance)).log_density
     used = slice(None) if block.used is None else block.used
-    return LawSums(rows.share[used].sum(dim=0), (mixture - normal)[used].sum())
+    return LawSums(counts[used].sum(dim=0), (mixture - normal)[used].sum())
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
 5. The ordinary GP (:func:`rcgp.training.fit.fit_ordinary`) is the hypothesis that all noise is normal. Its search
    ends early where it clearly cannot win.
 6. Full searches, each followed by expectation steps and by weighing all rows afresh, as long as F grows by them, or
-   until it clearly cannot reach that of the ordinary GP. This is kept unless the learned law has the larger F: clean
-   data cost nothing.
+   until it clearly cannot reach that of the ordinary GP.
+
+The ordinary GP is kept where the law flags no row and does not have the larger F: clean data cost nothing. Where the
+law flags rows the ordinary GP is kept only if its evidence is clearly larger.
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ from rcgp.weights import Constant, LawWeight, NoiseLaw
 
 __all__ = ["RobustReport", "Round", "fit_robust", "weigh_by_law"]
 
+# By how much the evidence of normal noise has to exceed that of a law that flags rows. F is a lower bound for the law
+# and exact for normal noise. Keeping the law without need costs 0.2 % of error, giving it up wrongly a factor: with few
+# rows for each input (36 to 70 rows, five to nine inputs, scattered errors) the mean error is 1.28 times that of a GP
+# without errors for 0, 1.22 for 5, and 1.19 for 10 or more.
+_CLEARLY = 10.0
+
 
 @dataclass(frozen=True)
 class RobustReport(FitReport):
@@ -70,7 +78,8 @@ class RobustReport(FitReport):
         gain = self.evidence - self.normal_evidence
         verdict = f"log evidence {self.evidence:.6g}, {self.normal_evidence:.6g} if all noise were normal"
         if math.isfinite(gain):
-            verdict += f": {'kept' if gain > 0 else 'not kept'}, {abs(gain):.3g} {'more' if gain > 0 else 'less'}"
+            kept = "not kept" if self.law.is_normal else "kept"
+            verdict += f": {kept}, {abs(gain):.3g} {'more' if gain > 0 else 'less'}"
         steps = [
             f"  {r.name:<12} {r.kept:>8.1f} rows kept  {r.evaluations:>4} evaluations  log evidence {r.evidence:.6g}"
             for r in self.rounds
@@ -145,10 +154,11 @@ def _fit(
         normal = error
     normal_evidence = -math.inf if isinstance(normal, FitError) else normal.value
     found = hyperparameters_of(model)
-    best = learning.finish(best, normal_evidence)
+    best = learning.finish(best, normal_evidence - _CLEARLY)
     restore_hyperparameters(model, found)
     last: FitReport | Outcome
-    if best.law is not None and best.cavity is not None and best.search is not None and best.evidence > normal_evidence:
+    needed = normal_evidence - (_CLEARLY if best.flags_rows else 0.0)
+    if best.law is not None and best.cavity is not None and best.search is not None and best.evidence > needed:
         restore_hyperparameters(model, best.parameters)
         model.weight = LawWeight(best.law, *best.cavity, best.h, learning.relative)
         model.local_noise, last = best.local, best.search
@@ -159,7 +169,7 @@ def _fit(
     spent = (0, 0, 0) if isinstance(normal, FitError) else (normal.evaluations, normal.rejected, normal.iterations)
     return RobustReport(
         objective="robust",
-        value=max(best.evidence, normal_evidence),
+        value=normal_evidence if model.noise_law.is_normal else best.evidence,
         evaluations=spent[0] + learning.search.evaluations,
         rejected=spent[1] + learning.search.rejected,
         iterations=spent[2] + learning.iterations,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rcgp.chunks import Chunks, Engine
-from rcgp.core.noise_law import PRIOR_COUNTS, thinned
+from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares
 from rcgp.core.sparse import SparsePosterior, condition_sparse
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
@@ -67,7 +67,7 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
             return _weighed_by(Given(Constant(), variance), view, normal, normal, chunks, engine)
         is_normal = False
         posterior = _contiguous(condition_sparse(view.L, sums.statistics))
-        counts = thinned(variance.new_tensor(PRIOR_COUNTS) + sums.law.counts)
+        counts = variance.new_tensor(PRIOR_COUNTS) + sums.law.counts
         noise = Noise(NoiseLaw.of_counts(counts, law.width), variance)
         if len(rule.links) == _LINKS:
             return Diagnose(view, rule, posterior, noise, noise)
@@ -81,14 +81,8 @@ def _weighed_by(rule: Given, view: View, noise: Noise, flags: Noise, chunks: Chu
 
 
 def _law_gain(sums: LawSums) -> float:
-    """Log evidence of the law over that of normal noise, given predictions of all rows: a lower bound.
-
-    Σ_i Σ_k ρ_ik (log p_ik − log ρ_ik) − log p_i0 + log E[Π_k π_k^(n_k)], n = Σ_i ρ_i, over the prior of the shares.
-    """
-    prior = sums.counts.new_tensor(PRIOR_COUNTS)
-    counts = prior + sums.counts
-    shares = counts.lgamma().sum() - counts.sum().lgamma() - prior.lgamma().sum() + prior.sum().lgamma()
-    return float(sums.gain + shares)
+    """Log evidence of the law over that of normal noise, given predictions of all rows: a lower bound."""
+    return float(sums.gain + evidence_of_shares(sums.counts))
 
 
 def _contiguous(posterior: SparsePosterior) -> SparsePosterior:

@@ -1,13 +1,15 @@
-"""The noise law: a mixture of normal scales and outliers, and the weight function that belongs to it.
+"""The noise law: normal noise with a tail, and outliers; and the weight function that belongs to it.
 
-A good observation has normal noise of standard deviation σ s_k, s_k ∈ {1, 2, 4}, with share π_k; with share π_o an
-observation is an outlier: its residual e = y − m(x) has a Cauchy density C(e) of half-width b around the prior mean,
-with a gap where good noise explains it,
+With share π_n an observation has normal noise of standard deviation σ. With share π_t it belongs to the tail: normal
+noise of standard deviation 2σ, 4σ or 8σ, each half as common as the one before, as in Cauchy's distribution. So the
+scales s_k ∈ {1, 2, 4, 8} have shares π_k that two numbers determine. With share π_o an observation is an outlier: its
+residual e = y − m(x) has a Cauchy density C(e) of half-width b around the prior mean, with a gap where good noise
+explains it,
 
-    o(e | f) = C(e) (1 − exp(−½ (e − f)² / (s σ)²)) / Z,        s = 4, the widest scale,
+    o(e | f) = C(e) (1 − exp(−½ (e − f)² / (s σ)²)) / Z,        s = 4,
 
 Z = 1 − erfcx(b / (√2 s σ)), so that it integrates to one for f = 0. Normal, heavy-tailed and contaminated noise are
-all in it.
+all in it: a tail thins out, errors leave a gap.
 
 Let N(μ_i, v_i) be the prediction of f(x_i) from all other rows, relative to the prior mean. The responsibility of each
 component for row i is
@@ -36,10 +38,29 @@ from torch import Tensor
 
 from rcgp.weights.base import WeightFunction, smallest_weight
 
-__all__ = ["OUTLIER_WIDTH", "SCALES", "LawWeight", "NoiseLaw", "Responsibilities", "responsibilities"]
+__all__ = [
+    "OUTLIER_WIDTH",
+    "SCALES",
+    "TAIL",
+    "LawWeight",
+    "NoiseLaw",
+    "Responsibilities",
+    "by_component",
+    "responsibilities",
+    "spread_tail",
+]
 
-#: Scales of the noise of good observations, in units of σ. Finer or wider grids change nothing that can be measured.
-SCALES = (1.0, 2.0, 4.0)
+#: Scales of the noise of good observations, in units of σ: normal noise, and the tail. Without 8σ intervals hold a
+#: point less; with 16σ half a point more, but a few rows decide the variance of the noise.
+SCALES = (1.0, 2.0, 4.0, 8.0)
+
+#: Share of each scale of the tail. That one of twice the scale is half as common is how the scales of Cauchy's
+#: distribution fall off. With a quarter, as in Student's t with two degrees of freedom, 95 % intervals of clean test
+#: rows hold one point less, and errors are the same.
+TAIL = tuple(2.0**-k / sum(2.0**-j for j in range(1, len(SCALES))) for k in range(1, len(SCALES)))
+
+# The scale of which the gap in the density of outliers is made: 4σ, beyond which normal noise has one row in 16 000.
+_GAP = 2
 
 #: Half-width b of the density of outliers before any data, in robust standard deviations of y − m(x): broad, so that
 #: where an outlier lies says little, and a Cauchy density, so that no outlier is too far away to be one. It is learned;
@@ -58,7 +79,7 @@ class NoiseLaw:
     """How the noise of a table is distributed.
 
     Attributes:
-        shares: share π_k of each scale of :data:`SCALES` among all rows.
+        shares: share π_k of each scale of :data:`SCALES` among all rows: of normal noise, then of the tail.
         outlier_share: share π_o of outliers; all shares add up to one.
         width: half-width b of the density of outliers, in the units of y.
     """
@@ -74,8 +95,8 @@ class NoiseLaw:
 
     @classmethod
     def of_counts(cls, counts: Tensor, width: float) -> NoiseLaw:
-        """The law whose shares have these ``4`` counts: of the scales and, last, of outliers."""
-        *shares, outlier_share = (counts / counts.sum()).tolist()
+        """The law whose shares have these ``3`` counts: of normal noise, of the tail and of outliers."""
+        *shares, outlier_share = spread_tail(counts / counts.sum()).tolist()
         return cls(tuple(shares), outlier_share, width)
 
     @property
@@ -93,6 +114,11 @@ class NoiseLaw:
     def variance(self) -> float:
         """Variance of the noise of good rows, in units of σ²."""
         return sum(share * scale**2 for share, scale in zip(self.good_shares, SCALES, strict=True))
+
+    def components(self) -> tuple[tuple[str, float], ...]:
+        """Name and share of each component: normal noise, tail and outliers."""
+        tail = f"{SCALES[1]:g}σ to {SCALES[-1]:g}σ"
+        return ("σ", self.shares[0]), (tail, sum(self.shares[1:])), ("outlier", self.outlier_share)
 
     def log_shares(self, like: Tensor) -> Tensor:
         """log π of each scale and, last, of outliers, as a tensor."""
@@ -135,25 +161,35 @@ class NoiseLaw:
         if self.is_normal:
             return "The noise is normal, without outliers."
         wide = 1.0 - self.good_shares[0]
-        # Of few rows the prior of the law alone makes a tenth wide.
-        tail = "is nearly normal" if wide < 0.15 else f"has heavy tails ({wide:.0%} beyond normal)"
-        lines = [
-            f"The noise of good rows {tail}; {self.outlier_share:.1%} of all rows are outliers.",
-            "  noise             share of rows",
-        ]
-        for scale, share in zip(SCALES, self.shares, strict=True):
-            lines.append(f"  {'σ' if scale == 1.0 else f'{scale:g}σ':<16}  {share:>7.1%}")
-        return "\n".join([*lines, f"  {'outlier':<16}  {self.outlier_share:>7.1%}"])
+        # Of few rows the prior of the law alone puts a sixth into the tail.
+        tail = "is nearly normal" if wide < 0.2 else f"has heavy tails ({wide:.0%} beyond normal)"
+        return "\n".join(
+            [
+                f"The noise of good rows {tail}; {self.outlier_share:.1%} of all rows are outliers.",
+                "  noise             share of rows",
+                *(f"  {name:<16}  {share:>7.1%}" for name, share in self.components()),
+            ]
+        )
+
+
+def spread_tail(shares: Tensor) -> Tensor:
+    """Shares of each scale and, last, of outliers, ``... x 5``, from those of normal noise, tail and outliers."""
+    return torch.cat([shares[..., :1], shares[..., 1:2] * shares.new_tensor(TAIL), shares[..., 2:]], dim=-1)
+
+
+def by_component(share: Tensor) -> Tensor:
+    """What belongs to normal noise, to the tail and to outliers, ``... x 3``, of ``... x 5`` for each scale."""
+    return torch.stack([share[..., 0], share[..., 1:-1].sum(dim=-1), share[..., -1]], dim=-1)
 
 
 class Responsibilities(NamedTuple):
     """What each component of a law has to do with each row.
 
     Attributes:
-        share: ``... x n x 4`` responsibilities ρ: of each scale and, last, of outliers.
+        share: ``... x n x 5`` responsibilities ρ: of each scale and, last, of outliers.
         log_density: ``... x n`` log density of each row under the law, given all others.
-        score: ``... x n x 3`` deviations (e − μ) / S_k from the prediction of each scale, S_k² = v + σ² s_k².
-        std: ``... x n x 3`` those standard deviations S_k.
+        score: ``... x n x 4`` deviations (e − μ) / S_k from the prediction of each scale, S_k² = v + σ² s_k².
+        std: ``... x n x 4`` those standard deviations S_k.
         far: ``... x n`` residuals e over the half-width b of the density of outliers.
         width: ``... x 1`` that half-width.
         log_left: ``... x n`` log H/Z, what good noise leaves of that density.
@@ -199,8 +235,8 @@ class Responsibilities(NamedTuple):
     def slope(self) -> Tensor:
         """∂_y log w̃², ``... x n``; zero where the weight is."""
         outlier = -2.0 * (self.far / self.reach) / self.reach / self.width
-        outlier = outlier + self.score[..., -1] / self.std[..., -1] * (1.0 / self.gap - 1.0)
-        pull = torch.cat([-self.score / self.std, outlier.unsqueeze(-1)], dim=-1)  # g, ... x n x 4
+        outlier = outlier + self.score[..., _GAP] / self.std[..., _GAP] * (1.0 / self.gap - 1.0)
+        pull = torch.cat([-self.score / self.std, outlier.unsqueeze(-1)], dim=-1)  # g, ... x n x 5
         mean_pull = (self.share * pull).sum(dim=-1, keepdim=True)
         change = (self.share * (pull - mean_pull))[..., :-1] @ _squared_scales(self.share).reciprocal()
         precision = self.precision
@@ -217,7 +253,7 @@ def responsibilities(
         residual: ``... x n`` residuals e = y − m(x).
         mean, variance: ``... x n`` leave-one-out mean μ and variance v of f(x_i), relative to the prior mean.
         noise: ``... x n`` noise variance σ² of each row, or broadcasting with it.
-        log_shares: ``... x 4`` log π of the scales and, last, of outliers.
+        log_shares: ``... x 5`` log π of the scales and, last, of outliers.
         width: ``...`` half-width b of the density of outliers.
     """
     limit = torch.finfo(residual.dtype).max ** 0.4  # whose squares are ordinary numbers
@@ -225,15 +261,15 @@ def responsibilities(
     largest = torch.finfo(residual.dtype).max
     far = (residual / width).clamp(-largest, largest)
     deviation = residual - mean
-    total = variance.clamp_min(0.0).unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(residual)  # ... x n x 3
+    total = variance.clamp_min(0.0).unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(residual)  # ... x n x 4
     std = total.sqrt()
     # Divided before it is squared: an observation of 1e300 has no square.
     score = (deviation.unsqueeze(-1) / std).clamp(-limit, limit)
     good = -0.5 * math.log(2.0 * math.pi) - std.log() - 0.5 * score.square()
-    widest = SCALES[-1] * noise.sqrt()
-    explained = widest / std[..., -1] * (-0.5 * score[..., -1].square()).exp()
+    reach = SCALES[_GAP] * noise.sqrt()
+    explained = reach / std[..., _GAP] * (-0.5 * score[..., _GAP].square()).exp()
     gap = (1.0 - explained).clamp_min(_SMALLEST_GAP)  # H
-    mass = 1.0 - torch.special.erfcx(width / (math.sqrt(2.0) * widest))  # Z
+    mass = 1.0 - torch.special.erfcx(width / (math.sqrt(2.0) * reach))  # Z
     log_left = gap.log() - mass.clamp_min(_SMALLEST_GAP).log()
     outlier = -(math.pi * width).log() - 2.0 * torch.hypot(torch.ones_like(far), far).log() + log_left
     terms = torch.cat([good, outlier.unsqueeze(-1)], dim=-1) + log_shares.unsqueeze(-2)
