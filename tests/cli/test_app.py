@@ -490,7 +490,7 @@ def test_a_reader_that_has_enough_is_no_error(houses):
 
 
 def test_free_memory_is_known_here():
-    from rcgp.training.memory import available_memory
+    from rcgp.chunked.memory import available_memory
 
     assert 2**20 < available_memory() < 2**50
 

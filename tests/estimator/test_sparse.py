@@ -19,12 +19,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rcgp
 from rcgp import RCGPRegressor, SparseRCGPRegressor
+from rcgp.chunked.fit import fit_chunks
 from rcgp.chunks import Serial, chunks_of
 from rcgp.chunks import chunk as chunk_room
 from rcgp.estimator import row_sources, sparse_answers
 from rcgp.estimator.intervals import IntervalWarning, doubt_of
 from rcgp.estimator.outliers import NoiseLawWarning
-from rcgp.training.chunked import fit_chunks
 from rcgp.weights import InverseMultiquadric
 
 random = np.random.default_rng(0)

@@ -117,6 +117,33 @@ def test_the_evidence_is_that_of_the_model(case):
     assert len(report.rounds) < 40
 
 
+def test_a_law_that_flags_rows_is_kept_unless_normal_noise_is_clearly_better():
+    """Few rows for each input: an ordinary GP with much noise has about the same evidence, and a larger error."""
+    close = []
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        X = random.random((26, 8))
+        f = np.sin(3.0 * X[:, 0]) + X[:, 1] * X[:, 2] - X[:, 3] ** 2
+        wrong = random.permutation(26)[:9]
+        y = f + 0.05 * random.standard_normal(26)
+        y[wrong] += random.choice([-1.0, 1.0], 9) * random.uniform(2.0, 5.0, 9)
+        model = make_model(torch.from_numpy(X), torch.from_numpy(y))
+        report = fit_robust(model)
+        if not report.law.is_normal and report.evidence < report.normal_evidence:
+            assert report.evidence > report.normal_evidence - 10.0
+            assert (model.outlier_probability() > 0.5).any()
+            assert report.value == report.evidence
+            assert ": kept, " in str(report)
+            plain = make_model(torch.from_numpy(X), torch.from_numpy(y), weight=Constant())
+            fit(plain, "marginal")
+            close.append(
+                error_of(model, model.train_X, torch.from_numpy(f))
+                / error_of(plain, plain.train_X, torch.from_numpy(f))
+            )
+    assert close
+    assert np.mean(close) < 0.8
+
+
 def test_weights_made_afresh_are_kept_where_the_evidence_grows():
     """Three rows of a narrow peak have lost their weight, which no number of expectation steps gives back."""
     X = torch.linspace(0.0, 6.0, 40, dtype=torch.float64).unsqueeze(-1)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from sklearn.exceptions import ConvergenceWarning
 
 from rcgp import FitError
+from rcgp.chunked.memory import available_memory, gigabytes, inducing_bytes
 from rcgp.cli.options import Choice, Options, Weight, many
 from rcgp.estimator import RCGPRegressor, SparseRCGPRegressor
 from rcgp.estimator.contract import as_tensor
@@ -23,7 +24,6 @@ from rcgp.estimator.inputs import far_input
 from rcgp.estimator.intervals import IntervalWarning, doubt_of
 from rcgp.estimator.outliers import NoiseLawWarning
 from rcgp.table import Encoding, TableError, encode, learn_encoding, read_table
-from rcgp.training.memory import available_memory, gigabytes, inducing_bytes
 
 __all__ = ["Fitted", "Regressor", "fit_plain", "fit_table"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from rcgp.chunked.fit import ChunkedFit
 from rcgp.models.inducing import CANDIDATES
-from rcgp.training.chunked import ChunkedFit
 
 __all__ = ["IntervalWarning", "doubt_of"]
 

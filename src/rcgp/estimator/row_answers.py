@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rcgp.chunked.passes import Diagnose
 from rcgp.chunks import Chunk
 from rcgp.chunks.chunk import check_finite
 from rcgp.estimator.contract import as_tensor
 from rcgp.estimator.outliers import FLAGGED, outlier_scores
-from rcgp.training.passes import Diagnose
 
 __all__ = ["DiagnoseRows", "Predict", "RowDiagnosis"]
 

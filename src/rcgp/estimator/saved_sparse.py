@@ -11,6 +11,9 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from rcgp.chunked.fit import ChunkedFit
+from rcgp.chunked.passes import ByLaw, Diagnose, Given, Link, Rule
+from rcgp.chunked.views import Noise, View
 from rcgp.core.sparse import SparsePosterior
 from rcgp.estimator.row_answers import RowDiagnosis
 from rcgp.estimator.saved_parts import (
@@ -28,9 +31,6 @@ from rcgp.estimator.saved_parts import (
 )
 from rcgp.estimator.sparse import SparseRCGPRegressor
 from rcgp.saving import SavedModelError, describe
-from rcgp.training.chunked import ChunkedFit
-from rcgp.training.passes import ByLaw, Diagnose, Given, Link, Rule
-from rcgp.training.views import Noise, View
 from rcgp.weights import WeightFunction
 
 __all__ = ["check_sparse", "describe_sparse", "rebuild_sparse"]

@@ -1,6 +1,6 @@
 """The sparse robust GP as a scikit-learn regressor: its parameters, and how it is fitted to rows from anywhere.
 
-It holds no mathematics: :func:`rcgp.training.chunked.fit_chunks` fits, and this file only translates. What it answers
+It holds no mathematics: :func:`rcgp.chunked.fit.fit_chunks` fits, and this file only translates. What it answers
 once it is fitted is next door.
 """
 
@@ -20,6 +20,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from rcgp.chunked.fit import fit_chunks
+from rcgp.chunked.stages import Stages
 from rcgp.chunks import engine_for
 from rcgp.estimator.contract import all_or_nothing, as_tensor
 from rcgp.estimator.intervals import IntervalWarning, doubt_of
@@ -30,8 +32,6 @@ from rcgp.estimator.row_answers import DiagnoseRows
 from rcgp.estimator.row_sources import is_table, pieces_of, table_of
 from rcgp.estimator.sparse_answers import SparseAnswers
 from rcgp.models.inducing import SELECTIONS
-from rcgp.training.chunked import fit_chunks
-from rcgp.training.stages import Stages
 
 __all__ = ["SparseRCGPRegressor"]
 
@@ -116,7 +116,7 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         How the fit on the sample went; ``print`` shows it.
     n_iter_ : int
         Iterations of the optimiser.
-    model_ : rcgp.training.chunked.ChunkedFit
+    model_ : rcgp.chunked.fit.ChunkedFit
         The fitted model, with the seconds that each step took. Its ``trusted_spread`` tells how right the intervals
         are: one is right, more is too narrow, less is too wide. ``unseen`` is the share of the variance that more
         points would see.

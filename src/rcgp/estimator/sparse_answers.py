@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
+from rcgp.chunked.fit import ChunkedFit
+from rcgp.chunked.memory import available_memory, gigabytes
 from rcgp.estimator.contract import as_tensor
 from rcgp.estimator.output import lengthscales
 from rcgp.estimator.row_answers import DiagnoseRows, Predict, RowDiagnosis
 from rcgp.estimator.row_sources import input_blocks, lazy_inputs, same_features
 from rcgp.models.validation import check_finite
 from rcgp.training import FitReport
-from rcgp.training.chunked import ChunkedFit
-from rcgp.training.memory import available_memory, gigabytes
 from rcgp.weights import NoiseLaw
 
 __all__ = ["SparseAnswers"]

@@ -16,6 +16,9 @@ import copy
 import torch
 from torch import Tensor
 
+from rcgp.chunked.passes import ByLaw, Diagnose, Distances, Given, LawSums, Link, SumUp
+from rcgp.chunked.quantiles import order_statistics, quantiles
+from rcgp.chunked.views import Noise, View
 from rcgp.chunks import Chunks, Engine
 from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares
 from rcgp.core.sparse import SparsePosterior, condition_sparse
@@ -23,9 +26,6 @@ from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.models.sparse_rows import Rows
 from rcgp.training.judgement import judge_rows
-from rcgp.training.passes import ByLaw, Diagnose, Distances, Given, LawSums, Link, SumUp
-from rcgp.training.quantiles import order_statistics, quantiles
-from rcgp.training.views import Noise, View
 from rcgp.weights import Constant, NoiseLaw, ThresholdWeight, WeightFunction
 from rcgp.weights.noise_law import OUTLIER_WIDTH
 

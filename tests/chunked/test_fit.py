@@ -10,13 +10,14 @@ import torch
 
 import reference
 from rcgp import RCGP, FitError, RobustReport, SparseRCGP
+from rcgp.chunked import fit as chunked
+from rcgp.chunked import memory, views
+from rcgp.chunked.fit import fit_chunks, robust_model
+from rcgp.chunked.sampling import draw
 from rcgp.chunks import Serial, Threads, chunks_of
 from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import choose_inducing
-from rcgp.training import chunked, memory, views
-from rcgp.training.chunked import fit_chunks, robust_model
-from rcgp.training.sampling import draw
 from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw, OneSided, Product, SquaredExponential, WeightFunction
 from rcgp.weights.noise_law import responsibilities
 

@@ -13,12 +13,12 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from rcgp.chunked.views import Block, Noise, View
 from rcgp.chunks import Chunk
 from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior, Statistics, statistics
-from rcgp.training.views import Block, Noise, View
 from rcgp.weights import NoiseLaw, WeightFunction
 from rcgp.weights.noise_law import Responsibilities, by_component
 

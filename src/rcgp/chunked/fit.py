@@ -3,9 +3,9 @@
 1. Count the rows, and fetch a random sample of them by their numbers, which do not depend on the chunks.
 2. Choose hyperparameters, noise law and local noise on that sample, by an exact model: n³ is little for it.
 3. Choose the inducing points among up to 20 000 rows by the fitted kernel.
-4. Weigh all rows and sum up their statistics: :mod:`rcgp.training.weighing`.
+4. Weigh all rows and sum up their statistics: :mod:`rcgp.chunked.weighing`.
 
-Every pass is a sum, or a collection, of what a task (:mod:`rcgp.training.passes`) makes of each chunk.
+Every pass is a sum, or a collection, of what a task (:mod:`rcgp.chunked.passes`) makes of each chunk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
+from rcgp.chunked.memory import check_inducing_memory
+from rcgp.chunked.passes import ByLaw, Diagnose
+from rcgp.chunked.sampling import Sample, draw, take_all
+from rcgp.chunked.stages import Stages
+from rcgp.chunked.weighing import weigh_all
 from rcgp.chunks import Chunks, Engine
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import add_weak_priors
@@ -27,14 +32,9 @@ from rcgp.models.posterior import PosteriorProcess
 from rcgp.models.validation import check_inducing
 from rcgp.training.fit import FitError, FitReport, fit, fit_ordinary
 from rcgp.training.judgement import doubts_of, judge_rows
-from rcgp.training.memory import check_inducing_memory
 from rcgp.training.objectives import weighed_evidence
-from rcgp.training.passes import ByLaw, Diagnose
 from rcgp.training.robust import fit_robust
-from rcgp.training.sampling import Sample, draw, take_all
 from rcgp.training.search import Progress
-from rcgp.training.stages import Stages
-from rcgp.training.weighing import weigh_all
 from rcgp.weights import Constant, NoiseLaw
 
 __all__ = ["ChunkedFit", "Predictor", "fit_chunks", "robust_model"]
@@ -187,7 +187,7 @@ def fit_chunks(
             again. Takes all rows into memory, and O(nm²) for each iteration.
         max_iterations: limit on the iterations of each search on the sample.
         seed: of the sample and of the inducing points.
-        progress: as in :func:`rcgp.fit`; see :class:`rcgp.training.stages.Stages` for steps and passes.
+        progress: as in :func:`rcgp.fit`; see :class:`rcgp.chunked.stages.Stages` for steps and passes.
 
     Returns:
         The fit. Cost O(fit_rows³) for each evaluation on the sample, then O(nm²). Memory beside a chunk: O(fit_rows²),

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rcgp.chunked.passes import used_rows
 from rcgp.chunks import Chunk, Chunks, Engine
-from rcgp.training.passes import used_rows
 
 __all__ = ["Sample", "draw", "take_all"]
 

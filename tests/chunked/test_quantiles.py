@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rcgp.chunked.quantiles import order_statistics, quantiles
 from rcgp.chunks import Serial, Threads, chunks_of
-from rcgp.training.quantiles import order_statistics, quantiles
 
 
 @dataclass(frozen=True)

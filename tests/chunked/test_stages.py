@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rcgp.chunked.fit import fit_chunks
+from rcgp.chunked.stages import Stages
 from rcgp.chunks import Serial, Threads, chunks_of
-from rcgp.training.chunked import fit_chunks
-from rcgp.training.stages import Stages
 
 random = np.random.default_rng(0)
 X = random.uniform(-2, 2, (120, 1))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rcgp.training import memory
+from rcgp.chunked import memory
 
 
 @pytest.fixture
