@@ -94,12 +94,15 @@ def pseudo_data(model):
             K.reshape(-1, n, n),
             (y - m).reshape(-1, n),
             noise.reshape(-1, n),
-            model.law.reshape(-1, 5),
+            model.law.reshape(-1, 6),
             strict=True,
         )
     ]
     w, slope, _ = (torch.stack(values).reshape(shape) for values in zip(*rows, strict=True))
     return K, m, y - noise * slope, noise / w.square()
+
+
+SCALES = (1.0, 2.0, 4.0, 8.0)
 
 
 def law_weights(K, e, noise, law):
@@ -113,16 +116,16 @@ def law_weights(K, e, noise, law):
         point = e.clone().requires_grad_()
         good = [
             share * torch.distributions.Normal(mean, (variance + noise * scale**2).sqrt()).log_prob(point).exp()
-            for share, scale in zip(law, (1.0, 2.0, 4.0), strict=False)
+            for share, scale in zip(law, SCALES, strict=False)
         ]
-        widest = 16.0 * noise
-        explained = (widest / (variance + widest)).sqrt() * (-0.5 * (point - mean) ** 2 / (variance + widest)).exp()
-        mass = 1.0 - torch.special.erfcx(law[4] * spread / (2.0 * widest).sqrt())
-        cauchy = torch.distributions.Cauchy(0.0, law[4] * spread).log_prob(point).exp()
-        outlier = law[3] * cauchy * (1.0 - explained) / mass
-        square = sum(part / scale**2 for part, scale in zip(good, (1.0, 2.0, 4.0), strict=True)) / (sum(good) + outlier)
+        reach = 16.0 * noise
+        explained = (reach / (variance + reach)).sqrt() * (-0.5 * (point - mean) ** 2 / (variance + reach)).exp()
+        mass = 1.0 - torch.special.erfcx(law[5] * spread / (2.0 * reach).sqrt())
+        cauchy = torch.distributions.Cauchy(0.0, law[5] * spread).log_prob(point).exp()
+        outlier = law[4] * cauchy * (1.0 - explained) / mass
+        square = sum(part / scale**2 for part, scale in zip(good, SCALES, strict=True)) / (sum(good) + outlier)
         (slope,) = torch.autograd.grad(square.log().sum(), point)
-        w, probability = square.detach().sqrt(), (outlier / (sum(good) + outlier)).detach()
+        w, probability = square.detach().sqrt(), ((good[-1] + outlier) / (sum(good) + outlier)).detach()
     return w, slope, probability
 
 

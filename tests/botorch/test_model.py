@@ -168,7 +168,7 @@ class TestNoise:
         model = make_model(*make_data(m=m), outcomes=outcomes, weight=weight)
         scale = model.outcome_transform.stdvs if outcomes != "none" else torch.ones(1, m)
         sigma2 = model.likelihood.noise.reshape(1, m) * scale**2
-        factor = (10.0 + 4.0 + 8.0) / 11.5 if weight == "learned" else 1.0  # of the prior's law
+        factor = (10.0 + 2.0 * (16.0 + 32.0 + 64.0) / 7.0) / 12.0 if weight == "learned" else 1.0  # of the prior's law
         added = model.posterior(x, observation_noise=True).variance - model.posterior(x).variance
         torch.testing.assert_close(added, factor * sigma2.expand(5, m), rtol=1e-8, atol=1e-10)
         law = model.noise_law if m == 1 else model.noise_law[0]
@@ -588,8 +588,8 @@ class TestNoiseLaw:
     @pytest.mark.parametrize(("batch", "m"), [((), 1), ((2,), 2)])
     def test_has_a_fixed_size_and_starts_at_its_prior(self, batch, m):
         model = make_model(*make_data(batch=batch, m=m))
-        assert model.law.shape == (*batch, *([m] if m > 1 else []), 5)
-        prior = model.law.new_tensor([10.0, 1.0, 0.5, 1.0, 5.0 * 12.5]) / 12.5
+        assert model.law.shape == (*batch, *([m] if m > 1 else []), 6)
+        prior = model.law.new_tensor([10.0, 8.0 / 7.0, 4.0 / 7.0, 2.0 / 7.0, 1.0, 5.0 * 13.0]) / 13.0
         torch.testing.assert_close(model.law, prior.expand_as(model.law))
 
     @pytest.mark.parametrize("m", [1, 2])
@@ -603,12 +603,12 @@ class TestNoiseLaw:
             w, _, probability = law_weights(K_, e_, noise_, law)
             torch.testing.assert_close(model.weights()[:, output], w, rtol=1e-8, atol=1e-10)
             torch.testing.assert_close(model.outlier_probability()[:, output], probability, rtol=1e-8, atol=1e-10)
-        assert model.outliers().any(dim=-1).nonzero().flatten().tolist() == OUTLIERS
+        assert set(OUTLIERS) <= set(model.outliers().any(dim=-1).nonzero().flatten().tolist())
 
     def test_may_be_normal_for_some_of_a_batch(self, x):
         X, Y = make_data(m=2)
         model = make_model(X, Y)
-        model.law[0] = torch.tensor([1.0, 0.0, 0.0, 0.0, 5.0])
+        model.law[0] = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 5.0])
         assert (model.weights()[:, 0] == 1.0).all()
         assert (model.outlier_probability()[:, 0] == 0.0).all()
         assert (model.weights()[OUTLIERS, 1] < 0.1).all()
@@ -621,7 +621,7 @@ class TestNoiseLaw:
 
     def test_is_that_of_the_output(self):
         model = make_model(*make_data(m=2))
-        model.law[1] = torch.tensor([0.7, 0.1, 0.1, 0.1, 7.0])
+        model.law[1] = torch.tensor([0.7, 0.1, 0.05, 0.05, 0.1, 7.0])
         torch.testing.assert_close(model.subset_output([1]).law, model.law[1])
 
     def test_weighs_new_gross_outliers(self, x):

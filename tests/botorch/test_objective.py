@@ -51,11 +51,11 @@ def test_with_a_noise_law_it_is_the_density_of_the_law_by_refits():
     mean, variance = leave_one_out(K, z - m, r)
     *shares, outlier, spreads = model.law.tolist()
     width = spreads * e.abs().quantile(0.5) / 0.6745
-    widest = variance + 16.0 * noise
-    gap = 1.0 - (16.0 * noise / widest).sqrt() * (-0.5 * (e - mean) ** 2 / widest).exp()
+    reach = variance + 16.0 * noise
+    gap = 1.0 - (16.0 * noise / reach).sqrt() * (-0.5 * (e - mean) ** 2 / reach).exp()
     mass = 1.0 - torch.special.erfcx(width / math.sqrt(32.0 * noise))
     density = outlier * torch.distributions.Cauchy(0.0, width).log_prob(e).exp() * gap / mass
-    for share, scale in zip(shares, (1.0, 2.0, 4.0), strict=True):
+    for share, scale in zip(shares, (1.0, 2.0, 4.0, 8.0), strict=True):
         density += share * torch.distributions.Normal(mean, (variance + noise * scale**2).sqrt()).log_prob(e).exp()
     expected = (density.log().sum().item() + log_prior(model)) / ROWS
     assert value_of(model).item() == pytest.approx(expected, rel=1e-8)

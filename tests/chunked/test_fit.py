@@ -107,7 +107,7 @@ def recursion(sample, fit, y, precision=None):
             law = NoiseLaw.of_counts(counts, law.width)
         std = (variance + row_noise * law.variance).sqrt()
         final = responsibilities(model.residual(), mean, variance, row_noise, law.log_shares(mean), width)
-    return model, used, law, mean + model.mean(model.train_X), std, final.outlier
+    return model, used, law, mean + model.mean(model.train_X), std, final.share[:, -2:].sum(dim=-1)
 
 
 def assert_same_process(fit, posterior, tolerance=1e-10):

@@ -38,10 +38,12 @@ def test_scores_are_finite_and_rounding_is_no_deviation():
 
 @stops_early
 @pytest.mark.filterwarnings("ignore:.*cannot be told apart")  # one of few rows makes a heavy tail
+@pytest.mark.filterwarnings("ignore:.*count less than half")
 @pytest.mark.parametrize("rows", [15, 25, 40])
 def test_clean_rows_have_hardly_any_flags(rows):
-    flags = [RCGPRegressor().fit(*clean_table(rows, seed)).outliers_.sum() for seed in range(6)]
-    assert sum(flags) <= 1
+    flags = [RCGPRegressor().fit(*clean_table(rows, seed)).outliers_.mean() for seed in range(24)]
+    assert np.mean(flags) <= 0.02
+    assert np.median(flags) == 0.0
 
 
 @few_rows

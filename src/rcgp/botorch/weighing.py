@@ -102,7 +102,7 @@ def _weigh_by_law(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor
         spread = robust_spreads(residual)
         cavity_of = partial(leave_one_out, K)
         _, rows = weigh_rows(cavity_of, residual, row_noise, spread, laws.log_shares, laws.width)
-        w, slope, outlier = rows.weight, rows.slope, rows.outlier
+        w, slope, outlier = rows.weight, rows.slope, rows.outlier_probability
     pseudo = _pseudo(residual, w, slope, row_noise)
     return Weighed(inputs, K, residual, row_noise, w, outlier, pseudo, laws)
 

@@ -247,7 +247,9 @@ class Diagnose:
         rows, row_noise = block.responsibilities(predicted, self.flags), block.row_noise(self.noise.variance)
         std = (predicted.variance + self.noise.law.variance * row_noise).sqrt()
         w = weighed.weight.clamp_min(torch.finfo(std.dtype).tiny)
-        return Diagnosis(w, predicted.mean, std, rows.outlier, predicted.variance, row_noise, rows.precision)
+        return Diagnosis(
+            w, predicted.mean, std, rows.outlier_probability, predicted.variance, row_noise, rows.precision
+        )
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def _diagnosed(model: RCGP, report: FitReport, X: Tensor, y: Tensor, used: Tenso
             local = model.noise_scale(x) / model.noise.detach()
             unseen = LawWeight(law.law, prediction.mean - prior, prediction.variance, local)
             residual = y[left_out] - prior
-            probability[left_out] = unseen.responsibilities(residual, law.noise).outlier
+            probability[left_out] = unseen.responsibilities(residual, law.noise).outlier_probability
             weight = unseen if isinstance(model.weight, LawWeight) else model.weight.frozen(model.residual())
             weights[left_out] = weight(residual, x, model.noise).clamp_min(torch.finfo(y.dtype).tiny)
             observed = model.posterior(x, observation_noise=True)

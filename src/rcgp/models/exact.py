@@ -209,11 +209,14 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         return noise if self.local_noise is None else noise * self.local_noise(x)
 
     def outlier_probability(self) -> Tensor:
-        """Probability that each training row is an outlier by the learned noise law, ``n``; zero without one."""
+        """Probability that each training row is an outlier, or has noise of the law's widest scale, ``n``.
+
+        Zero without a learned noise law.
+        """
         if not isinstance(self.weight, LawWeight):
             return torch.zeros_like(self.train_y)
         with torch.no_grad():
-            return self.weight.responsibilities(self.residual(), self.noise).outlier
+            return self.weight.responsibilities(self.residual(), self.noise).outlier_probability
 
     def leave_one_out(self) -> LeaveOneOut:
         """Mean and variance of each observation y_i predicted from all others, each ``n``. Cost O(n³) for all.

@@ -63,7 +63,7 @@ def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
             limits = (float(noise) * 1e-12, float(noise) * 1e12)
             learned = learn_law(residual, cavity, noise, relative, width, bounds=limits)
             law, noise = learned.law, learned.noise
-            probability, precision = learned.rows.outlier, learned.rows.precision
+            probability, precision = learned.rows.outlier_probability, learned.rows.precision
         else:
             law, probability, precision = model.noise_law, model.outlier_probability(), torch.ones_like(residual)
             if isinstance(model.weight, LawWeight):

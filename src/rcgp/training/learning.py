@@ -97,7 +97,7 @@ class State:
     @property
     def flags_rows(self) -> bool:
         """Whether any row is more likely an outlier than not."""
-        return self.rows is not None and bool((self.rows.outlier > 0.5).any())
+        return self.rows is not None and bool((self.rows.outlier_probability > 0.5).any())
 
 
 class Learning:

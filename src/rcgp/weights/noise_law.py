@@ -207,8 +207,13 @@ class Responsibilities(NamedTuple):
 
     @property
     def outlier(self) -> Tensor:
-        """Probability that each row is an outlier, ``... x n``."""
+        """Responsibility of the density of outliers, ``... x n``."""
         return self.share[..., -1]
+
+    @property
+    def outlier_probability(self) -> Tensor:
+        """Probability that each row is an outlier or has noise of the widest scale, ``... x n``: what flags go by."""
+        return self.share[..., -2] + self.share[..., -1]
 
     @property
     def reach(self) -> Tensor:
