@@ -1,8 +1,8 @@
 """A learned noise law: flags, intervals and growing noise
 ==========================================================
 
-:class:`rcgp.RCGPRegressor` learns how the noise of a table is distributed: the share of rows whose noise has the
-standard deviation σ, 2σ or 4σ, and the share of outliers. Weights, flags and intervals follow from that noise law.
+:class:`rcgp.RCGPRegressor` learns how the noise of a table is distributed: the shares of
+normal noise, of its tail and of outliers. Weights, flags and intervals follow from that noise law.
 :doc:`/noise_law` describes the method.
 
 Three tables of the same function, 200 rows each: with normal noise, with 15 % outliers, and with noise that grows with

@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from rcgp import NoiseLaw, RCGPRegressor
 from rcgp.estimator.outliers import NoiseLawWarning
 from rcgp.training.judgement import doubts_of
+from rcgp.weights.noise_law import SCALES, responsibilities
 
 
 def sine(n=80, seed=0, noise=0.1):
@@ -261,6 +262,24 @@ def test_a_law_that_does_not_cover_is_doubted(factor, told):
     doubts = doubts_of(NoiseLaw.normal(), deviation, zeros, factor**2 * ones, zeros, ones)
     expected = () if told is None else (f"the noise law does not fit: {told}% of the good rows lie within their 95 %",)
     assert tuple(doubt.removesuffix(" leave-one-out interval") for doubt in doubts) == expected
+
+
+def test_rows_drawn_from_a_heavy_tailed_law_raise_no_doubt_about_it():
+    """Rows of the widest scale are flagged, and no part of the intervals that are checked."""
+    random, law = np.random.default_rng(0), NoiseLaw.of_counts(torch.tensor([60.0, 38.0, 2.0]).double(), 5.0)
+    scale = torch.from_numpy(random.choice(SCALES, 20_000, p=law.good_shares))
+    deviation = scale * torch.from_numpy(random.standard_normal(20_000))
+    zeros, ones = torch.zeros_like(deviation), torch.ones_like(deviation)
+    rows = responsibilities(
+        deviation, zeros, zeros, ones, law.log_shares(ones), torch.tensor(law.width, dtype=torch.float64)
+    )
+    good = 1.0 - rows.outlier_probability
+    inside = deviation.abs() <= law.unflagged.quantile(torch.tensor(0.975).double(), zeros, ones)
+    assert float((good * inside).sum() / good.sum()) == pytest.approx(0.95, abs=0.01)
+    assert law.unflagged.shares[-1] == 0.0
+    assert sum(law.unflagged.shares) + law.unflagged.outlier_share == pytest.approx(1.0)
+    doubts = doubts_of(law, deviation, zeros, ones, rows.outlier_probability, rows.precision)
+    assert not any("does not fit" in doubt for doubt in doubts)
 
 
 def test_each_doubt_is_one_warning_and_kept():

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rcgp import RCGPRegressor
-from rcgp.estimator.outliers import FLAG_RULE, FLAGGED, outlier_scores
+from rcgp.estimator.outliers import FLAG_RULE, outlier_scores
+from rcgp.weights.noise_law import FLAGGED
 
 few_rows = pytest.mark.filterwarnings("ignore:.*too few to tell")
 stops_early = pytest.mark.filterwarnings("ignore:the fit did not converge")  # few rows may be fitted without any noise

@@ -1,8 +1,9 @@
 """Choosing the hyperparameters and the noise law of a BoTorch model.
 
-Each model of a batch is taken out as an :class:`rcgp.RCGP` and fitted robustly. If its learned noise law has a larger
-evidence than normal noise, law and hyperparameters are written back. Otherwise the model is an ordinary GP, and BoTorch
-fits it exactly as it fits ``SingleTaskGP``: with the objective, the optimiser and the options that the caller gave.
+Each model of a batch is taken out as an :class:`rcgp.RCGP` and fitted robustly. If that fit keeps a law
+(:mod:`rcgp.training.robust`), law and hyperparameters are written back. Otherwise the model is an ordinary GP, and
+BoTorch fits it exactly as it fits ``SingleTaskGP``: with the objective, the optimiser and the options that the caller
+gave.
 
 Models that share hyperparameters, or whose inputs are transformed by something learned, cannot be taken out: there the
 law keeps its prior shares, and BoTorch's optimiser maximises the leave-one-out score under it.

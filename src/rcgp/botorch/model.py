@@ -45,7 +45,7 @@ from rcgp.models.exact import plain_attributes, same
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.posterior import PosteriorProcess
 from rcgp.weights import NoiseLaw, WeightFunction
-from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES, spread_tail
+from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH, SCALES, spread_tail
 
 __all__ = ["SingleTaskRCGP"]
 
@@ -270,11 +270,11 @@ class SingleTaskRCGP(TrainingDataModel):
 
     def outlier_probability(self) -> Tensor:
         """Probability that each observation is an outlier by the noise law, ``... x n x m``; zero without one."""
-        return self._for_users(self._weighed_rows().outlier)
+        return self._for_users(self._weighed_rows().outlier_probability)
 
     def outliers(self) -> Tensor:
         """Mask of the observations that are outliers with a probability above one half, ``... x n x m``."""
-        return self.outlier_probability() > 0.5
+        return self.outlier_probability() > FLAGGED
 
     @property
     def noise_law(self) -> NoiseLaw | list[NoiseLaw]:

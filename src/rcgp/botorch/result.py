@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rcgp.botorch.box import Parameters
+from rcgp.weights.noise_law import FLAGGED
 
 __all__ = ["Evaluation", "OptimisationResult"]
 
@@ -63,7 +64,7 @@ class OptimisationResult:
     @property
     def outliers(self) -> tuple[Evaluation, ...]:
         """Evaluations whose values are outliers with a probability above one half."""
-        return tuple(e for e in self.evaluations if (e.outlier_probability or 0.0) > 0.5)
+        return tuple(e for e in self.evaluations if (e.outlier_probability or 0.0) > FLAGGED)
 
     @property
     def failed(self) -> tuple[Evaluation, ...]:

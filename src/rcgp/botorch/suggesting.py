@@ -28,6 +28,7 @@ from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.transforms import RobustStandardize
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.training import FitError
+from rcgp.weights.noise_law import FLAGGED
 
 __all__ = ["Belief", "believe", "first_point", "next_point"]
 
@@ -72,7 +73,7 @@ class Belief:
     @property
     def best(self) -> int:
         """The row with the best mean that is no outlier: not the luckiest observation."""
-        good = self.outlier_probability <= 0.5
+        good = self.outlier_probability <= FLAGGED
         return int(torch.where(good | ~good.any(), self.mean, -torch.inf).argmax())
 
 

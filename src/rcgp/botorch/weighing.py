@@ -55,7 +55,7 @@ class Weighed:
         residual: ``... x n`` residuals e = y − m(x).
         row_noise: ``... x n`` noise variances.
         weight: ``... x n`` weights w̃.
-        outlier: ``... x n`` probabilities that rows are outliers, zero without a noise law.
+        outlier_probability: ``... x n`` probabilities that flags go by, zero without a noise law.
         pseudo: pseudo-data made from the above.
         laws: the noise laws; ``None`` for a weight function.
     """
@@ -65,7 +65,7 @@ class Weighed:
     residual: Tensor
     row_noise: Tensor
     weight: Tensor
-    outlier: Tensor
+    outlier_probability: Tensor
     pseudo: PseudoData
     laws: NoiseLaws | None
 

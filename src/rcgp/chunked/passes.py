@@ -200,7 +200,7 @@ class Diagnosis(NamedTuple):
         weights: the weight of each.
         mean, std: leave-one-out prediction of each observation, as one that is no outlier; for a row that does not
             count, the prediction.
-        probability: probability that each is an outlier, given that prediction.
+        probability: probability that each is an outlier or has noise of the widest scale, given that prediction.
         variance: variance of f in that prediction.
         row_noise: noise variance σ² h/p of each.
         precision: E[s⁻²], its squared weight by the law that flags rows.

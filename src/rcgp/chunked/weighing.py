@@ -3,7 +3,8 @@
 For a given weight function that is one pass, and for a threshold by the paper's rule four cheap ones before it. By the
 noise law of the sample each pass is an expectation step: all rows are predicted, by the sample first and then by all
 other rows, and their responsibilities add up to the law of all rows. If the noise of the sample is normal, one such
-pass decides whether that holds for all rows; if so, all weights are one.
+pass decides whether that holds for all rows; if so, all weights are one. There a law has to earn its shares, also one
+that flags rows: rows are many, and the evidence is clear.
 
 The noise variance stays that of the sample. Expected squares of all rows would understate it: variance that inducing
 points do not see is part of every prediction, but the posterior errs less.

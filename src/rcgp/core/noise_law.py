@@ -25,8 +25,7 @@ variance σ_i² of row i, ℓ the part of the evidence of targets e and noises �
         + log E[Π_c π_c^(n_c)] + log (2 b b₀ / (b² + b₀²)).
 
 n_c = Σ_i ρ_ic are the expected numbers of rows with normal noise, of the tail and of outliers, and the expectation is
-over the prior of their shares. For normal noise without free shares F is the log marginal likelihood: a law has to earn
-its shares.
+over the prior of their shares. For normal noise without free shares F is the log marginal likelihood.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ __all__ = [
 ]
 
 #: Rows that the law has seen before any data: ten with normal noise, two of the tail, one outlier. With one and a half
-#: or three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by a point.
+#: or three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by half a point.
 PRIOR_COUNTS = (10.0, 2.0, 1.0)
 
 # Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would take in the outliers
@@ -233,7 +232,7 @@ def weigh_rows(
 def log_bound(
     signal: Tensor, residual: Tensor, row_noise: Tensor, rows: Responsibilities, first_width: float
 ) -> Tensor:
-    """F of the module's docstring, q with the counts that the law is made of: a scalar. Cost O(n).
+    """F of the module's docstring: a scalar. Cost O(n).
 
     Args:
         signal: ℓ of targets e and noises σ_i²/λ_i.
@@ -253,7 +252,7 @@ def log_bound(
 
 
 def evidence_of_shares(counts: Tensor) -> Tensor:
-    """log E[Π_c π_c^(n_c)] over the prior of the shares, a scalar: what free shares have to earn.
+    """log E[Π_c π_c^(n_c)], a scalar: log probability of an assignment of rows to components, shares integrated out.
 
     Args:
         counts: ``3`` expected numbers n of rows with normal noise, of the tail and of outliers.

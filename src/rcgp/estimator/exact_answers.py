@@ -13,10 +13,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from rcgp.estimator.contract import as_tensor, validated
-from rcgp.estimator.outliers import FLAGGED
 from rcgp.estimator.output import Output, lengthscales
 from rcgp.models import RCGP
 from rcgp.models.validation import check_finite
+from rcgp.weights.noise_law import FLAGGED
 
 __all__ = ["PER_ROW", "ExactAnswers"]
 

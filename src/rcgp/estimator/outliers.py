@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["FLAGGED", "FLAG_RULE", "NoiseLawWarning", "outlier_scores"]
-
-#: Probability of being an outlier above which a row is flagged: more likely one than not.
-FLAGGED = 0.5
+__all__ = ["FLAG_RULE", "NoiseLawWarning", "outlier_scores"]
 
 #: The rule in words, for wherever flags are shown.
 FLAG_RULE = "flagged: rows that are more likely outliers than not (probability above 0.5) by the learned noise law"

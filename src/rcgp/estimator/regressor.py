@@ -87,12 +87,12 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
     Attributes
     ----------
     noise_law_ : NoiseLaw, or list of them
-        How the noise is distributed: share of each scale, and of outliers; ``print`` shows it. For a weight that was
-        given the law is learned from the leave-one-out predictions afterwards, and only flags rows.
+        How the noise is distributed: shares of normal noise, tail and outliers; ``print`` shows it. For a weight that
+        was given the law is learned from the leave-one-out predictions afterwards, and only flags rows.
     weights_ : ndarray of shape (n,) or (n, n_outputs)
         Weight of each row: 1 counts in full, near 0 is an outlier. Above 1 where noise is locally small.
     outlier_probability_ : ndarray, same shape
-        Probability that each row is an outlier, by the noise law.
+        Probability that each row is an outlier, or has noise of the widest scale, by the noise law.
     outliers_ : ndarray of bool, same shape
         Rows that are more likely outliers than not: probability above one half.
     outlier_scores_ : ndarray, same shape

@@ -15,7 +15,8 @@ from rcgp.chunked.passes import Diagnose
 from rcgp.chunks import Chunk
 from rcgp.chunks.chunk import check_finite
 from rcgp.estimator.contract import as_tensor
-from rcgp.estimator.outliers import FLAGGED, outlier_scores
+from rcgp.estimator.outliers import outlier_scores
+from rcgp.weights.noise_law import FLAGGED
 
 __all__ = ["DiagnoseRows", "Predict", "RowDiagnosis"]
 

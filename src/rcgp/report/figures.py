@@ -124,7 +124,8 @@ def weight_figure(weight: Numbers) -> go.Figure:
 
 
 def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
-    """Histogram of the standardised residuals of rows that are not flagged, against the density of the noise law.
+    """Histogram of the standardised residuals of rows that are not flagged, against the density of the noise law
+    without its widest scale, whose rows are flagged.
 
     A residual is divided by √(v + σ²), the standard deviation of its prediction if the noise were normal with the
     narrowest scale σ. The density of the law is averaged over these rows, whose uncertainty v differs.
@@ -148,7 +149,7 @@ def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
     )
     mixture = np.zeros_like(grid)
     for share in shares:
-        for part, s in zip(law.good_shares, SCALES, strict=True):
+        for part, s in zip(law.unflagged.good_shares, SCALES, strict=True):
             mixture += part * _normal_density(grid, share + (1.0 - share) * s**2) / len(shares)
     figure = _figure("residual / standard deviation", "density")
     figure.add_trace(

@@ -48,7 +48,7 @@ def row_table(rows: Rows, X: pd.DataFrame) -> str:
 
 
 def law_table(law: NoiseLaw) -> str:
-    """Share of the rows with noise of each scale, and of outliers."""
+    """Share of the rows with normal noise, of the tail, and of outliers."""
     return _plain_table(["noise", "share of rows"], [(name, [percent(share)]) for name, share in law.components()])
 
 

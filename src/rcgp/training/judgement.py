@@ -12,7 +12,7 @@ from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.models.kernel_matrix import correlations
 from rcgp.weights import LawWeight, NoiseLaw
-from rcgp.weights.noise_law import OUTLIER_WIDTH
+from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
 __all__ = ["Judgement", "doubts_of", "judge_rows"]
 
@@ -35,7 +35,7 @@ class Judgement:
     Attributes:
         law: the law.
         noise: its noise variance σ², a scalar.
-        outlier_probability: probability that each row is an outlier, ``n``.
+        outlier_probability: probability that each row is an outlier or has noise of the widest scale, ``n``.
         doubts: why the answer may be wrong, a sentence each.
     """
 
@@ -70,7 +70,7 @@ def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
                 relative = relative * model.weight.local
                 precision = model.weight.responsibilities(residual, noise).precision
         doubts = doubts_of(law, residual - cavity.mean, cavity.variance, noise * relative, probability, precision)
-        flagged = probability > 0.5
+        flagged = probability > FLAGGED
         doubts = (*doubts, *_neighbours(model, flagged), *_ties(model.train_y, flagged), *_copies(model))
         return Judgement(law, noise, probability, doubts)
 
@@ -85,12 +85,12 @@ def doubts_of(
         deviation: ``n`` residuals from the leave-one-out predictions.
         variance: ``n`` variances of f in these predictions.
         row_noise: ``n`` noise variances σ² of the rows.
-        probability: ``n`` probabilities that a row is an outlier.
+        probability: ``n`` probabilities that a row is an outlier or has noise of the widest scale.
         precision: ``n`` squared weights.
     """
     n = len(deviation)
     doubts = [*_few(n)]
-    wide = float(((precision < 0.25) & (probability <= 0.5)).double().mean())
+    wide = float(((precision < 0.25) & (probability <= FLAGGED)).double().mean())
     if wide > _WIDE + _CHANCE * (_WIDE * (1.0 - _WIDE) / n) ** 0.5:
         doubts.append(
             f"errors and heavy-tailed noise cannot be told apart: {wide:.0%} of the rows count less than a quarter "
@@ -101,7 +101,7 @@ def doubts_of(
             f"{down:.0%} of the rows count less than half: where more than a third does, a majority may be wrong"
         )
     good = 1.0 - probability
-    bound = law.quantile(deviation.new_tensor(0.975), variance.clamp_min(0.0), row_noise)
+    bound = law.unflagged.quantile(deviation.new_tensor(0.975), variance.clamp_min(0.0), row_noise)
     covered = float((good * (deviation.abs() <= bound)).sum() / good.sum().clamp_min(1e-300))
     error = _CHANCE * (0.95 * 0.05 / max(float(good.sum()), 1.0)) ** 0.5
     if n >= sum(PRIOR_COUNTS) and abs(covered - 0.95) > max(_OFF, error) + 1e-9:

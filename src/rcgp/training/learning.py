@@ -29,7 +29,7 @@ from rcgp.training.objectives import log_prior, weighed_evidence
 from rcgp.training.search import NUMERICAL_ERRORS, Outcome, Progress, Search, Vector
 from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, scale_lengthscales, shorter_starts
 from rcgp.weights import NoiseLaw
-from rcgp.weights.noise_law import OUTLIER_WIDTH, Responsibilities
+from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH, Responsibilities
 
 __all__ = ["Learning", "Round", "State", "cavity_by_law"]
 
@@ -96,8 +96,8 @@ class State:
 
     @property
     def flags_rows(self) -> bool:
-        """Whether any row is more likely an outlier than not."""
-        return self.rows is not None and bool((self.rows.outlier_probability > 0.5).any())
+        """Whether any row is flagged."""
+        return self.rows is not None and bool((self.rows.outlier_probability > FLAGGED).any())
 
 
 class Learning:

@@ -18,9 +18,10 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
    until it clearly cannot reach that of the ordinary GP.
 
 The ordinary GP is kept where the law flags no row and does not have the larger F: clean data cost nothing. A law that
-flags rows competes with "all rows have normal noise" under the same prior of the shares, whose evidence is less by
-log E[π_n^n]: five nats for 50 rows. With few rows for each input both explain the data about as well, but an ordinary
-GP that has taken in errors is wrong by a factor.
+flags rows competes with "all rows have normal noise" under the same prior of the shares. That is one assignment of rows
+to components among those that F sums up, and its evidence is less by log E[π_n^n], about 3 log(n / 10) nats: it wins
+only where the law's search has ended lower. With few rows for each input both explain the data about as well, but an
+ordinary GP that has taken in errors is wrong by a factor.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class RobustReport(FitReport):
         rounds: each expectation step, in order; those named "start" and "search" on 250 rows where there are many.
         evidence: F of the learned law, priors of the hyperparameters included; ``-inf`` where it could not be learned.
         normal_evidence: that of normal noise, the log marginal likelihood of the ordinary GP; less where its search was
-            given up, since it clearly could not win.
+            given up, since it clearly could not win. A law that flags rows may be kept with less.
         local_noise: whether the noise differs from place to place.
     """
 
@@ -77,6 +78,8 @@ class RobustReport(FitReport):
         if math.isfinite(gain):
             kept = "not kept" if self.law.is_normal else "kept"
             verdict += f": {kept}, {abs(gain):.3g} {'more' if gain > 0 else 'less'}"
+            if gain < 0 and not self.law.is_normal:
+                verdict += ", since it flags rows"
         steps = [
             f"  {r.name:<12} {r.kept:>8.1f} rows kept  {r.evaluations:>4} evaluations  log evidence {r.evidence:.6g}"
             for r in self.rounds

@@ -18,8 +18,8 @@ component for row i is
     H_i = 1 − (s σ / S_i) exp(−½ (e_i − μ_i)² / S_i²),        S_i² = v_i + s² σ²,
 
 where C H / Z is the mean of o under the prediction. The weight of the row is that of iteratively reweighted least
-squares, w̃_i² = Σ_k ρ_ik / s_k², and ρ_io is the probability that the row is an outlier. Since μ_i and v_i do not depend
-on y_i, this is a weight function like any other, with the slope
+squares, w̃_i² = Σ_k ρ_ik / s_k². Flags go by ρ_io and the responsibility of the widest scale together. Since μ_i and
+v_i do not depend on y_i, this is a weight function like any other, with the slope
 
     ∂_y log w̃_i² = Σ_k ρ_ik (g_ik − ḡ_i) / s_k² / w̃_i²,
 
@@ -39,6 +39,7 @@ from torch import Tensor
 from rcgp.weights.base import WeightFunction, smallest_weight
 
 __all__ = [
+    "FLAGGED",
     "OUTLIER_WIDTH",
     "SCALES",
     "TAIL",
@@ -58,6 +59,10 @@ SCALES = (1.0, 2.0, 4.0, 8.0)
 #: distribution fall off. With a quarter, as in Student's t with two degrees of freedom, 95 % intervals of clean test
 #: rows hold one point less, and errors are the same.
 TAIL = tuple(2.0**-k / sum(2.0**-j for j in range(1, len(SCALES))) for k in range(1, len(SCALES)))
+
+#: Probability of being an outlier, or of having noise of the widest scale, above which a row is flagged: more likely
+#: than not. Intervals need the widest scale, and a row that has it is one to look at.
+FLAGGED = 0.5
 
 # The scale of which the gap in the density of outliers is made: 4σ, beyond which normal noise has one row in 16 000.
 _GAP = 2
@@ -79,7 +84,8 @@ class NoiseLaw:
     """How the noise of a table is distributed.
 
     Attributes:
-        shares: share π_k of each scale of :data:`SCALES` among all rows: of normal noise, then of the tail.
+        shares: share π_k of each scale of :data:`SCALES` among all rows: of normal noise, then of the tail. A learned
+            law has the tail of :data:`TAIL`; the formulas of this class hold for any shares.
         outlier_share: share π_o of outliers; all shares add up to one.
         width: half-width b of the density of outliers, in the units of y.
     """
@@ -109,6 +115,11 @@ class NoiseLaw:
         """Share of each scale among the rows that are no outliers."""
         total = sum(self.shares)
         return tuple(share / total for share in self.shares)
+
+    @property
+    def unflagged(self) -> NoiseLaw:
+        """The law as flags see it, in which noise of the widest scale belongs to the outliers."""
+        return NoiseLaw((*self.shares[:-1], 0.0), self.outlier_share + self.shares[-1], self.width)
 
     @property
     def variance(self) -> float:
