@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.exceptions.errors import ModelFittingError
-from botorch.exceptions.warnings import OptimizationWarning
+from botorch.exceptions.warnings import BotorchWarning, OptimizationWarning
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.sampling import manual_seed
@@ -171,4 +171,5 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", OptimizationWarning)
+        warnings.filterwarnings("ignore", "Low-rank cholesky updates failed", BotorchWarning)  # it samples all anew
         yield
