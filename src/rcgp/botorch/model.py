@@ -269,7 +269,10 @@ class SingleTaskRCGP(TrainingDataModel):
         return self._for_users(self._weighed_rows().weight)
 
     def outlier_probability(self) -> Tensor:
-        """Probability that each observation is an outlier by the noise law, ``... x n x m``; zero without one."""
+        """Probability that each observation is an outlier or has noise of the widest scale, ``... x n x m``.
+
+        Zero without a noise law.
+        """
         return self._for_users(self._weighed_rows().outlier_probability)
 
     def outliers(self) -> Tensor:

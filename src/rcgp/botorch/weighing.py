@@ -97,14 +97,14 @@ def weigh(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, weight
 
 def _weigh_by_law(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, laws: NoiseLaws) -> Weighed:
     w, slope = torch.ones_like(residual), torch.zeros_like(residual)
-    outlier = slope
+    probability = slope
     if bool((laws.log_shares[..., 0] < 0.0).any()):  # where all laws are normal, so are the weights
         spread = robust_spreads(residual)
         cavity_of = partial(leave_one_out, K)
         _, rows = weigh_rows(cavity_of, residual, row_noise, spread, laws.log_shares, laws.width)
-        w, slope, outlier = rows.weight, rows.slope, rows.outlier_probability
+        w, slope, probability = rows.weight, rows.slope, rows.outlier_probability
     pseudo = _pseudo(residual, w, slope, row_noise)
-    return Weighed(inputs, K, residual, row_noise, w, outlier, pseudo, laws)
+    return Weighed(inputs, K, residual, row_noise, w, probability, pseudo, laws)
 
 
 def _pseudo(residual: Tensor, weight: Tensor, slope: Tensor, row_noise: Tensor) -> PseudoData:
