@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rcgp.baselines.variational import VariationalGP
+from rcgp_paper.baselines.variational import VariationalGP
 
 
 def settle(model: VariationalGP) -> None:

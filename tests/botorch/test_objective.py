@@ -50,7 +50,7 @@ def test_with_a_noise_law_it_is_the_density_of_the_law_by_refits():
     e, noise = model.train_targets - m, model.likelihood.noise.item()
     mean, variance = leave_one_out(K, z - m, r)
     *shares, outlier, spreads = model.law.tolist()
-    width = spreads * e.abs().quantile(0.5) / 0.6745
+    width = spreads * e.abs().quantile(0.5) / 0.6744897501960817
     reach = variance + 16.0 * noise
     gap = 1.0 - (16.0 * noise / reach).sqrt() * (-0.5 * (e - mean) ** 2 / reach).exp()
     mass = 1.0 - torch.special.erfcx(width / math.sqrt(32.0 * noise))

@@ -8,7 +8,7 @@ import gpytorch
 import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 
-from rcgp.models.constraints import above
+from rcgp.models.defaults import above
 
 __all__ = ["default_kernel"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.slices import Index, sliced, write_slice
 from rcgp.models import RCGP
-from rcgp.models.constraints import Between
+from rcgp.models.defaults import Between
 from rcgp.weights import Constant
 
 __all__ = ["take_out", "write_back"]

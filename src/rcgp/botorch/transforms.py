@@ -6,10 +6,9 @@ import torch
 from botorch.models.transforms.outcome import Standardize
 from torch import Tensor
 
-__all__ = ["RobustStandardize"]
+from rcgp.models.defaults import NORMAL_MAD
 
-# Median absolute deviation of a standard normal variable.
-_NORMAL_MAD = 0.6744897501960817
+__all__ = ["RobustStandardize"]
 
 
 class RobustStandardize(Standardize):  # type: ignore[misc]
@@ -37,7 +36,7 @@ class RobustStandardize(Standardize):  # type: ignore[misc]
         with torch.no_grad():
             median = Y.nanquantile(0.5, dim=-2, keepdim=True)
             deviation = (Y - median).abs()
-            scale = deviation.nanquantile(0.5, dim=-2, keepdim=True) / _NORMAL_MAD
+            scale = deviation.nanquantile(0.5, dim=-2, keepdim=True) / NORMAL_MAD
             scale = torch.where(scale >= self._min_stdv, scale, deviation.nanmean(dim=-2, keepdim=True))
             scale = torch.where(scale >= self._min_stdv, scale, torch.ones_like(scale))
             if self._outputs is not None:

@@ -1,0 +1,16 @@
+"""Baselines: the GPs that a robust one is compared with. Each predicts as :class:`rcgp.RCGP` does and has a ``fit``.
+
+GaussianGP          the ordinary GP, by marginal likelihood
+StudentTGP          Student-t noise, variational posterior: the paper's t-GP
+MixtureGP           inliers and uniform outliers, variational posterior: the paper's m-GP
+WinsorizedGP        an ordinary GP on clipped observations
+RelevancePursuitGP  BoTorch's robust GP; needs the extra ``rcgp[botorch]``
+"""
+
+from rcgp_paper.baselines.gaussian import GaussianGP
+from rcgp_paper.baselines.mixture import MixtureGP
+from rcgp_paper.baselines.relevance_pursuit import RelevancePursuitGP
+from rcgp_paper.baselines.student_t import StudentTGP
+from rcgp_paper.baselines.winsorized import WinsorizedGP
+
+__all__ = ["GaussianGP", "MixtureGP", "RelevancePursuitGP", "StudentTGP", "WinsorizedGP"]

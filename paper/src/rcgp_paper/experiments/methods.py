@@ -1,0 +1,255 @@
+"""The methods that the tables compare: each fits a model to the training part of a problem and predicts the test part.
+
+All have the same kernel, a squared exponential with one lengthscale for each input, and the same prior mean: the sample
+mean of the training targets, or zero in the published protocol, which also draws the starting values. There are two
+exceptions. RCGP with a learned noise law has weak priors, and the median where others have the sample mean. RRP is
+BoTorch's model with BoTorch's defaults, and BoTorch an extra that may be missing.
+
+SVGP and RCSVGP see the function through inducing points and are fitted by the bound, with the noise variance held at
+0.01 and c at its rule, as in the paper: RCSVGP's bound is one on an unnormalised pseudo-likelihood and can choose
+neither. Two more fit the noise variance: SVGP by the same bound, which for it is one on a likelihood, and RCSVGP by
+leave-one-out. The inducing points are drawn by k-means++, the same for all four, and stay where they are. Chosen
+greedily by the kernel before the fit, they would be 12 on the synthetic data however many are asked for: at the
+lengthscale that a fit starts from, these know the function everywhere.
+
+What is predicted is a new observation that is no outlier, as those of the test parts are not: f plus the noise of the
+model. For the mixture of m-GP that is its inlier component; for t-GP the Student-t noise as it is; for a learned noise
+law its mixture of scales, without outliers.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rcgp.models import RCGP, SparseRCGP
+from rcgp.models.defaults import add_weak_priors
+from rcgp.training import fit, fit_robust
+from rcgp.weights import Constant, InverseMultiquadric, LawWeight, WeightFunction
+from rcgp.weights.noise_law import SCALES
+from rcgp_paper.baselines import GaussianGP, MixtureGP, RelevancePursuitGP, StudentTGP, WinsorizedGP
+from rcgp_paper.data import Problem
+from rcgp_paper.experiments.scores import Prediction, normal_prediction, scale_mixture_prediction
+
+__all__ = ["METHODS", "TITLES", "Outcome", "run_method"]
+
+# Inducing points where nobody says how many: the paper prints no number for its table, in which the errors without
+# outliers are those of exact models.
+_INDUCING = 100
+
+# The noise variance that the paper holds fixed in its sparse models.
+_SPARSE_NOISE = 0.01
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method made of a problem.
+
+    Attributes:
+        prediction: of the test observations, noise included.
+        seconds: wall time of choosing hyperparameters and conditioning; not of predicting.
+        evaluations: of the objective, with its gradient.
+        converged: as the optimiser says.
+    """
+
+    prediction: Prediction
+    seconds: float
+    evaluations: int
+    converged: bool
+
+
+#: What tables call the methods.
+TITLES: Mapping[str, str] = MappingProxyType(
+    {
+        "gp": "GP",
+        "rcgp": "RCGP",
+        "learned": "RCGP, learned law",
+        "t-gp": "t-GP",
+        "m-gp": "m-GP",
+        "winsorized": "winsorized GP",
+        "rrp": "RRP",
+        "rcgp-c-loo": "RCGP, c by LOO",
+        "svgp": "SVGP",
+        "svgp-noise": "SVGP, noise fitted",
+        "rcsvgp": "RCSVGP",
+        "rcsvgp-loo": "RCSVGP, leave-one-out",
+    }
+)
+
+
+def run_method(name: str, problem: Problem, **settings: Any) -> Outcome:
+    """Fit a method to the training part of a problem and predict its test part.
+
+    Args:
+        name: one of :data:`METHODS`.
+        problem: the problem.
+        **settings: of that method: ``inducing``, the number of inducing points of a sparse one.
+    """
+    if name not in METHODS:
+        raise ValueError(f"there is no method {name!r}: name one of {', '.join(METHODS)}")
+    X, y = torch.from_numpy(problem.train_X), torch.from_numpy(problem.train_y)
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, report = METHODS[name](X, y, problem, **settings)
+        model.posterior(X[:1]).mean  # noqa: B018 (conditions the model)
+    seconds = time.perf_counter() - began
+    return Outcome(_prediction(model, problem), seconds, report.evaluations, report.converged)
+
+
+def _prediction(model: Any, problem: Problem) -> Prediction:
+    """What a fitted model says of the test observations."""
+    X, y = torch.from_numpy(problem.test_X), problem.test_y
+    if isinstance(model, StudentTGP):
+        # Not the normal with its moments: where ν is near 2, a variance is many times what the bulk of a t needs.
+        density = model.log_predictive_density(X, torch.from_numpy(y)).numpy()
+        mean, weights, stds = (part.numpy() for part in model.predictive_mixture(X))
+        return scale_mixture_prediction(y, mean, density, weights, stds)
+    if isinstance(getattr(model, "weight", None), LawWeight):
+        return _law_prediction(model, X, torch.from_numpy(y))
+    with torch.no_grad():
+        posterior = model.posterior(X, observation_noise=True)
+        return normal_prediction(y, posterior.mean.numpy(), posterior.stddev.numpy())
+
+
+def _law_prediction(model: RCGP, X: Tensor, y: Tensor) -> Prediction:
+    """By the learned noise law: a mixture of normals with variances v + σ² h s_k²."""
+    law = model.noise_law
+    with torch.no_grad():
+        posterior = model.posterior(X)
+        mean, variance, noise = posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(X)
+        density = law.log_density(y - mean, variance, noise)
+        stds = (variance.unsqueeze(-1) + noise.unsqueeze(-1) * torch.tensor(SCALES, dtype=X.dtype).square()).sqrt()
+    shares = np.array(law.good_shares)
+    return scale_mixture_prediction(y.numpy(), mean.numpy(), density.numpy(), shares, stds.numpy())
+
+
+def _gp(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
+    model = _started(GaussianGP(X, y, mean=_mean(problem)), problem)
+    return model, model.fit()
+
+
+def _rcgp(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
+    model = _started(RCGP(X, y, mean=_mean(problem), weight=_weight(y, problem)), problem)
+    return model, fit(model)
+
+
+def _learned(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
+    """A learned noise law, with the package's defaults: the median as prior mean, and weak priors."""
+    model = RCGP(X, y, mean="median" if problem.initial is None else "zero")
+    add_weak_priors(model)  # before the protocol's starting values: the priors are around those of the data
+    return model, fit_robust(_started(model, problem))
+
+
+def _rcgp_c_loo(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
+    weight = _weight(y, problem, trainable=True)
+    model = _started(RCGP(X, y, mean=_mean(problem), weight=weight), problem)
+    return model, fit(model)
+
+
+def _weight(y: Tensor, problem: Problem, trainable: bool = False) -> InverseMultiquadric:
+    """c = Q(0.95), the paper's rule; in the published protocol the 90 % quantile of |y|.
+
+    The authors' code can fit c along with the other hyperparameters, but their Table 1 is that of a fixed c: with one
+    that is fitted we get the numbers of their column "c-LOO".
+    """
+    c = float(y.abs().quantile(0.9)) if problem.initial is not None else None
+    return InverseMultiquadric(c=c, trainable=trainable)
+
+
+def _student_t(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
+    model = _started(StudentTGP(X, y, mean=_mean(problem)), problem)
+    return model, model.fit()
+
+
+def _mixture(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
+    model = _started(MixtureGP(X, y, mean=_mean(problem)), problem)
+    return model, model.fit()
+
+
+def _winsorized(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
+    model = _started(WinsorizedGP(X, y, mean=_mean(problem)), problem)
+    return model, model.fit()
+
+
+def _relevance_pursuit(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
+    """BoTorch's defaults, whatever the protocol."""
+    model = RelevancePursuitGP(X, y)
+    return model, model.fit()
+
+
+def _svgp(X: Tensor, y: Tensor, problem: Problem, inducing: int = _INDUCING) -> tuple[Any, Any]:
+    """Titsias' collapsed bound, the noise variance held fixed."""
+    model = _sparse(X, y, problem, inducing, Constant(), _SPARSE_NOISE)
+    return model, fit(model, "elbo")
+
+
+def _svgp_noise(X: Tensor, y: Tensor, problem: Problem, inducing: int = _INDUCING) -> tuple[Any, Any]:
+    """The same bound with the noise variance fitted, as it is elsewhere."""
+    model = _sparse(X, y, problem, inducing, Constant())
+    return model, fit(model, "elbo")
+
+
+def _rcsvgp(X: Tensor, y: Tensor, problem: Problem, inducing: int = _INDUCING) -> tuple[Any, Any]:
+    """The paper's bound, corrected, the noise variance and c held fixed."""
+    model = _sparse(X, y, problem, inducing, _weight(y, problem), _SPARSE_NOISE)
+    return model, fit(model, "elbo")
+
+
+def _rcsvgp_loo(X: Tensor, y: Tensor, problem: Problem, inducing: int = _INDUCING) -> tuple[Any, Any]:
+    """Leave-one-out, the package's default, which fits the noise variance too."""
+    model = _sparse(X, y, problem, inducing, _weight(y, problem))
+    return model, fit(model, "loo")
+
+
+def _sparse(
+    X: Tensor, y: Tensor, problem: Problem, inducing: int, weight: WeightFunction, noise: float | None = None
+) -> SparseRCGP:
+    """A sparse model at its starting values; with a noise variance that is given, held fixed at it."""
+    model = SparseRCGP(X, y, inducing=inducing, selection="kmeans", mean=_mean(problem), weight=weight)
+    _started(model, problem)
+    if noise is not None:
+        model.noise = noise
+        model.raw_noise.requires_grad_(False)
+    return model
+
+
+def _mean(problem: Problem) -> str:
+    """The prior mean of the protocol: zero where it draws starting values."""
+    return "constant" if problem.initial is None else "zero"
+
+
+def _started(model: Any, problem: Problem) -> Any:
+    """The model at the starting values that the protocol draws, if it draws any."""
+    if problem.initial is not None:
+        model.kernel.outputscale = torch.tensor(problem.initial["variance"], dtype=torch.float64)
+        model.kernel.base_kernel.lengthscale = torch.from_numpy(problem.initial["lengthscales"])
+        model.noise = problem.initial["noise"]
+    return model
+
+
+#: A fitted model and the report of its fit, by the name of the method.
+METHODS: Mapping[str, Callable[..., tuple[Any, Any]]] = MappingProxyType(
+    {
+        "gp": _gp,
+        "rcgp": _rcgp,
+        "learned": _learned,
+        "t-gp": _student_t,
+        "m-gp": _mixture,
+        "winsorized": _winsorized,
+        "rrp": _relevance_pursuit,
+        "rcgp-c-loo": _rcgp_c_loo,
+        "svgp": _svgp,
+        "svgp-noise": _svgp_noise,
+        "rcsvgp": _rcsvgp,
+        "rcsvgp-loo": _rcsvgp_loo,
+    }
+)

@@ -1,0 +1,139 @@
+"""The paper's Bayesian optimisation as experiments: regret and clock time, with and without outliers.
+
+Four functions, scaled as in the authors' experiment, are minimised from 5 points by 50 steps. Each evaluation, the
+first five too, is an outlier with probability 0.2: larger by U(1, 2). All methods of a repetition have the same first
+points and the same outliers: the i-th evaluation is one for all of them or for none.
+
+GP is BoTorch's ``SingleTaskGP``, RCGP our ``SingleTaskRCGP``, both by their defaults and ``fit_gpytorch_mll``. Beside
+them stand RCGP as the paper has it (prior mean zero, weights centred on it, c = 1 or, for Branin, 2, no priors) and the
+t-GP of the other tables, which learns its degrees of freedom. The search for the maximum of the acquisition function is
+the same for all, and so is what it takes for the best value so far.
+
+No run is made twice: each figure has runs of its own, and the table shows those of all figures beside its own, PI
+without outliers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rcgp.training import FitError
+from rcgp_paper.baselines import StudentTGP
+from rcgp_paper.experiments.records import Config
+from rcgp_paper.experiments.runner import Experiment, Options
+
+__all__ = ["FIGURES_BO", "FUNCTION_TITLES", "METHOD_TITLES", "TABLE_BO"]
+
+#: What the functions are called.
+FUNCTION_TITLES: Mapping[str, str] = MappingProxyType(
+    {"camel": "six-hump camel", "branin": "Branin", "mccormick": "McCormick", "rosenbrock": "Rosenbrock"}
+)
+
+#: What the methods are called.
+METHOD_TITLES: Mapping[str, str] = MappingProxyType(
+    {"gp": "GP", "rcgp": "RCGP", "rcgp_paper": "RCGP as in the paper", "t-gp": "t-GP"}
+)
+
+# For a quick look. The slow methods are part of it once, in the paper's main figure.
+_QUICK_FUNCTIONS, _QUICK_METHODS = ("camel",), ("gp", "rcgp")
+
+# Repetitions, steps and first points: as in the paper, and for a quick look.
+_REPETITIONS, _STEPS, _QUICK_STEPS, _FIRST = 10, 50, 2, 5
+
+_PROBABILITY = 0.2
+
+
+def _configs(acquisition: str, outliers: bool, options: Options) -> list[Config]:
+    """The first repetition of all functions and methods before the second of any; whatever the protocol."""
+    repetitions = min(options.splits, 1 if options.quick else _REPETITIONS)
+    methods = _QUICK_METHODS if options.quick and (acquisition, outliers) != ("ucb", True) else METHOD_TITLES
+    return [
+        {
+            "function": function,
+            "acquisition": acquisition,
+            "outliers": outliers,
+            "method": method,
+            "steps": _QUICK_STEPS if options.quick else _STEPS,
+            "index": index,
+        }
+        for index in range(repetitions)
+        for function in (_QUICK_FUNCTIONS if options.quick else FUNCTION_TITLES)
+        for method in methods
+    ]
+
+
+def _run(config: Config) -> dict[str, Any]:
+    """One method minimises one function: regret and seconds of each step."""
+    from rcgp_paper.experiments.problems import FUNCTIONS, Contamination
+    from rcgp_paper.experiments.trials import minimise
+
+    function = FUNCTIONS[config["function"]]
+    # A stream for each function and repetition. First points before outliers: both are the same for all methods.
+    seed = 1000 * list(FUNCTIONS).index(config["function"]) + config["index"]
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.rand(_FIRST, 2, dtype=torch.float64, generator=generator)
+    contamination = Contamination(generator, probability=_PROBABILITY if config["outliers"] else 0.0)
+    trial = minimise(
+        function, _fit_of(config), config["acquisition"], first, config["steps"], contamination, 1000 * seed
+    )
+    regret = [value - function.minimum for value in trial.values]
+    return {
+        "first_regret": regret[:_FIRST],
+        "regret": regret[_FIRST:],
+        "fit_seconds": trial.fit_seconds,
+        "acquisition_seconds": trial.acquisition_seconds,
+        "failed": trial.failed,
+        "converged": not trial.failed,
+        "point": trial.points,
+        "observed": trial.observed,
+        "outlier": trial.outlier,
+        "suspected": trial.suspected,
+    }
+
+
+def _fit_of(config: Config) -> Any:
+    """What fits the model of a method."""
+    from rcgp_paper.experiments import trials
+    from rcgp_paper.experiments.problems import FUNCTIONS
+
+    fits = {
+        "gp": trials.fit_gp,
+        "rcgp": trials.fit_rcgp,
+        "rcgp_paper": trials.fit_rcgp_as_in_paper(FUNCTIONS[config["function"]].threshold),
+        "t-gp": _fit_student_t,
+    }
+    return fits[config["method"]]
+
+
+def _fit_student_t(X: Tensor, Y: Tensor) -> tuple[Any, bool]:
+    """The t-GP of the tables, with the sample mean as its prior mean."""
+    from rcgp_paper.experiments.trials import ModelOf
+
+    model = StudentTGP(X, Y.squeeze(-1))
+    try:
+        well = model.fit().converged
+    except FitError:
+        well = False
+    return ModelOf(model), well
+
+
+def _experiment(name: str, title: str, acquisition: str, outliers: bool) -> Experiment:
+    # No lambda: experiments are sent to other processes.
+    return Experiment(name, title, partial(_configs, acquisition, outliers), _run)
+
+
+#: The paper's three figures of Bayesian optimisation. The paper does not say which acquisition function the third has.
+FIGURES_BO = (
+    _experiment("figure_bo_ucb", "Figure 8: Bayesian optimisation by UCB with 20 % outliers", "ucb", True),
+    _experiment("figure_bo_pi", "Appendix: Bayesian optimisation by PI with 20 % outliers", "pi", True),
+    _experiment("figure_bo_clean", "Appendix: Bayesian optimisation by UCB without outliers", "ucb", False),
+)
+TABLE_BO = _experiment(
+    "table_bo", "Bayesian optimisation in numbers: all runs of the figures, and PI without outliers", "pi", False
+)

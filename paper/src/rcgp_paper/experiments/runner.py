@@ -1,0 +1,310 @@
+"""Running an experiment: what is not recorded yet, in parallel, one thread to a process.
+
+A run may be killed at any time. Finished runs are on disk and are not repeated; a run that was under way is made again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import hashlib
+import importlib.metadata
+import multiprocessing
+import os
+import platform
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from rcgp_paper.experiments.records import Config, Record, RecordFile, key_of
+
+__all__ = ["Experiment", "Failure", "Options", "Progress", "code_state", "configs_of", "run_experiment", "runs_to_make"]
+
+#: So many processes may die one after the other, with no run finished between, before an experiment is given up.
+_MOST_DEATHS = 5
+
+#: Seconds after which it is told how far an experiment is, although no run has ended.
+_TICK = 5.0
+
+#: The rooms of the package that have a say in what comes out of a run.
+_ROOMS = ("baselines", "botorch", "core", "data", "experiments", "models", "training", "weights")
+
+#: Told the number of finished runs and of all runs.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much to run.
+
+    Attributes:
+        protocol: ``"paper"``, the text of the paper, or ``"published"``, the authors' experiment.
+        splits: repetitions of each configuration.
+        quick: a small part of everything, to see that it works.
+        methods: only the runs of these methods, where each run is of one; ``None`` is all.
+    """
+
+    protocol: str = "paper"
+    splits: int = 50
+    quick: bool = False
+    methods: tuple[str, ...] | None = None
+
+
+def _no_data(config: Config) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure.
+
+    Attributes:
+        name: as the command line calls it.
+        title: one line.
+        configs: all runs for given options; each a dictionary of plain values.
+        run: makes one of them and gives its values, also plain.
+        most_jobs: at most this many processes at a time, for one that measures time; ``None`` is as many as asked for.
+        data_of: the data set that a run reads, as :func:`rcgp_paper.data.load` calls it; ``None`` where it reads none.
+    """
+
+    name: str
+    title: str
+    configs: Callable[[Options], Sequence[Config]]
+    run: Callable[[Config], dict[str, Any]]
+    most_jobs: int | None = None
+    data_of: Callable[[Config], str | None] = _no_data
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that raised, or whose process died."""
+
+    config: Config
+    error: str
+
+
+def run_experiment(
+    experiment: Experiment,
+    options: Options,
+    folder: Path,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    redo: str | None = None,
+    without: Collection[str] = (),
+) -> tuple[list[Record], list[Failure], list[str]]:
+    """Make every run that has no record yet, or make recorded ones again.
+
+    Args:
+        experiment: what to run.
+        options: how much of it.
+        folder: where ``NAME.jsonl`` is.
+        jobs: processes, each with one thread.
+        progress: told after each run, and every few seconds while none ends.
+        redo: a method, or ``"all"``. Whatever the options say, its recorded runs are made again and nothing else: those
+            of other code than this, so that a redo that was interrupted goes on; if there are none, all of them. The
+            old records stay in the file, but of two the newer counts.
+        without: data sets that cannot be had: runs that read one of them are not begun and are no failures.
+
+    Returns:
+        The records of the configurations asked for, old and new; the runs that failed, which stay without a new
+        record; and notices.
+
+    Raises:
+        LockedError: if another process runs the same experiment in the same folder.
+    """
+    file = RecordFile(folder / f"{experiment.name}.jsonl")
+    with file.locked() as notices:
+        notices += file.set_aside()
+        known = {record.key: record for record in file}
+        wanted, missing = _wanted(experiment, options, known, redo)
+        left_out = {key_of(config) for config in missing if experiment.data_of(config) in without}
+        wanted = [config for config in wanted if key_of(config) not in left_out]
+        missing = [config for config in missing if key_of(config) not in left_out]
+        done, failures = len(wanted) - len(missing), []
+        if progress is not None:
+            progress(done, len(wanted))
+        for outcome in _outcomes(experiment, missing, min(jobs, experiment.most_jobs or jobs)):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+            elif outcome is not None:
+                file.append(outcome)
+                known[outcome.key] = outcome
+            done += outcome is not None
+            if progress is not None:
+                progress(done, len(wanted))
+    return [known[key_of(config)] for config in wanted if key_of(config) in known], failures, notices
+
+
+def configs_of(experiment: Experiment, options: Options) -> list[Config]:
+    """All runs for given options. Where a run is not of one method, the choice of methods changes nothing."""
+    configs = experiment.configs(options)
+    if options.methods is None:
+        return list(configs)
+    return [config for config in configs if "method" not in config or config["method"] in options.methods]
+
+
+def runs_to_make(experiment: Experiment, options: Options, folder: Path, redo: str | None = None) -> list[Config]:
+    """What :func:`run_experiment` would run now. Writes nothing."""
+    known = {record.key: record for record in RecordFile(folder / f"{experiment.name}.jsonl")}
+    return _wanted(experiment, options, known, redo)[1]
+
+
+def _wanted(
+    experiment: Experiment, options: Options, known: Mapping[str, Record], redo: str | None
+) -> tuple[list[Config], list[Config]]:
+    """The configurations asked for, and those of them that are to be run."""
+    if redo is None:
+        wanted = configs_of(experiment, options)
+        return wanted, [config for config in wanted if key_of(config) not in known]
+    # Records of a method that is gone stay in the file and are not made again.
+    methods = {config.get("method") for config in experiment.configs(Options())}
+    chosen = [record for record in known.values() if redo in ("all", record.config.get("method"))]
+    chosen = [record for record in chosen if record.config.get("method") in methods or redo != "all"]
+    other = [record for record in chosen if record.code != code_state()]
+    configs = [record.config for record in other or chosen]
+    return configs, configs
+
+
+def _outcomes(experiment: Experiment, configs: Sequence[Config], jobs: int) -> Iterator[Record | Failure | None]:
+    """What comes of each run, as it comes, and None now and then while nothing comes.
+
+    Runs whose process dies are failures, and the others go on in new processes.
+
+    This ends: each death uses up the runs that were under way, and after several without a finished run between them no
+    more are begun.
+    """
+    waiting, deaths = deque(configs), 0
+    while waiting and deaths < _MOST_DEATHS:
+        for outcome in _outcomes_of_pool(experiment, waiting, jobs):
+            if isinstance(outcome, _Died):
+                deaths += 1
+                yield from (Failure(config, "the process died; out of memory?") for config in outcome.configs)
+            else:
+                deaths = 0 if outcome is not None else deaths
+                yield outcome
+    yield from (Failure(config, f"not tried, after {deaths} processes died one after the other") for config in waiting)
+
+
+@dataclass(frozen=True)
+class _Died:
+    """A process of the pool was killed while these runs were under way: nobody knows in which of them."""
+
+    configs: list[Config]
+
+
+def _outcomes_of_pool(
+    experiment: Experiment, waiting: deque[Config], jobs: int
+) -> Iterator[Record | Failure | _Died | None]:
+    """Take runs from those that wait until none is left or a process dies, which is then the last outcome."""
+    # Started anew and not forked, since a fork inherits the state of torch's threads.
+    context = multiprocessing.get_context("spawn")
+    lifeline, held = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_prepare_worker, initargs=(lifeline,))
+    pending: dict[Future[Record | Failure], Config] = {}
+    try:
+        while waiting or pending:
+            # No more than are under way: when a process dies, these are lost and no others.
+            while waiting and len(pending) < jobs:
+                with _interrupts_held():
+                    future = pool.submit(_run_one, experiment, waiting[0])
+                pending[future] = waiting.popleft()
+            ended = wait(pending, timeout=_TICK, return_when=FIRST_COMPLETED).done
+            if not ended:
+                yield None
+            for future in ended:
+                outcome = future.result()
+                del pending[future]
+                yield outcome
+    except BrokenProcessPool:
+        lost = [config for future, config in pending.items() if not future.done() or future.exception() is not None]
+        yield from (future.result() for future, config in pending.items() if config not in lost)
+        # A death before any run was handed over counts for the next, or the same would happen for ever.
+        yield _Died(lost or [waiting.popleft()])
+    finally:
+        if pending:  # interrupted: nobody waits for these any more
+            held.close()
+        pool.shutdown(cancel_futures=True)
+        held.close()
+        lifeline.close()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back, in this thread and in processes that it starts meanwhile: those are told to stop otherwise."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run_one(experiment: Experiment, config: Config) -> Record | Failure:
+    began = time.perf_counter()
+    try:
+        values = experiment.run(config)
+    except Exception as error:
+        return Failure(config, f"{type(error).__name__}: {error}")
+    return Record(
+        experiment=experiment.name,
+        config=config,
+        values=values,
+        seconds=time.perf_counter() - began,
+        versions=_versions(),
+        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seed=config.get("seed", config.get("index")),
+        code=code_state(),
+        machine=_machine(),
+    )
+
+
+def _prepare_worker(lifeline: Connection) -> None:
+    """One thread for each process, and an end to it when the other end of the lifeline is closed or its holder dies."""
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    code_state()  # now: the source may change while the process runs
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _versions() -> dict[str, str]:
+    names = ["rcgp", "torch", "gpytorch", "botorch", "scipy", "numpy"]
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
+
+
+def _machine() -> dict[str, float]:
+    """Cores, and where the system tells it the memory in GiB."""
+    machine: dict[str, float] = {"cores": os.cpu_count() or 1}
+    with suppress(AttributeError, ValueError, OSError):  # not on Windows
+        machine["memory"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    return machine
+
+
+@functools.cache
+def code_state() -> str:
+    """What tells the code that runs: a short hash of the names and contents of the source files that runs use."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for room in _ROOMS for path in (package / room).rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]

@@ -1,0 +1,251 @@
+"""The paper's figures drawn from records, in the paper's layout and colours: GP green, RCGP blue.
+
+At the size at which a journal prints them, one or two columns wide: no letter is smaller than 8 points there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from rcgp_paper.experiments import Record
+from rcgp_paper.experiments.methods import TITLES
+from rcgp_paper.report.optimisation_figures import draw_optimisation
+
+__all__ = ["DRAWINGS", "draw_figure"]
+
+_GP, _RCGP, _SE, _BROWN, _POINTS, _OUTLIER = "#4daf4a", "#377eb8", "#ff7f00", "#a65628", "#777777", "#e41a1c"
+
+#: Inches: the text of two columns.
+_WIDE = 7.0
+_SMALL = 8.0
+
+#: What the bands around posterior means are.
+_INTERVAL = "95 % interval of f"
+
+Values = dict[str, Any]
+
+
+def draw_figure(experiment: str, records: Sequence[Record], folder: Path) -> list[Path]:
+    """Draw the figure of an experiment from its records as PDF and PNG; returns both files."""
+    figure = DRAWINGS[experiment](records)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{experiment}.{suffix}" for suffix in ("pdf", "png")]
+    for path in paths:
+        # No date inside, so that the same records give the same file.
+        metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
+        figure.savefig(path, dpi=150, metadata=metadata)
+    return paths
+
+
+def _synthetic(values: Values) -> Figure:
+    """Figure 1: both models and the truth."""
+    figure = Figure(figsize=(_WIDE, 4.2), layout="constrained")
+    axis = figure.subplots()
+    _points(axis, values)
+    axis.plot(values["truth_x"], values["truth"], color="black", linestyle="--", linewidth=0.8, label="truth")
+    _band(axis, values["grid"], values["gp"], _GP, "GP")
+    _band(axis, values["grid"], values["rcgp"], _RCGP, "RCGP")
+    axis.set(xlabel="x", ylabel="y", xlim=_span(values["grid"]))
+    _legend_above(figure, axis, bands=_INTERVAL)
+    return figure
+
+
+def _influence(values: Values) -> Figure:
+    """Figure 2: influence against the size of the move."""
+    figure = Figure(figsize=(4.5, 3.0), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(values["shift"], values["gp"], color=_GP, label="GP")
+    axis.plot(values["shift"], values["rcgp"], color=_RCGP, label="RCGP")
+    # The GP's grows as a parabola and leaves the picture.
+    axis.set(
+        xlabel="observation moved by (units of y)",
+        ylabel="influence (KL divergence, nats)",
+        ylim=(0, 4.0 * max(values["rcgp"]) or 1.0),
+    )
+    axis.legend(frameon=False)
+    return figure
+
+
+def _weights(values: Values) -> Figure:
+    """Figure 3: both weight functions, the threshold c dashed."""
+    figure = Figure(figsize=(4.5, 3.0), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(values["residual"], values["imq"], color=_RCGP, label="IMQ")
+    axis.plot(values["residual"], values["se"], color=_SE, label="SE")
+    for side, label in ((-1, None), (1, f"±c = ±{values['c']:g}")):
+        axis.axvline(side * values["c"], color="black", linestyle="--", linewidth=0.8, label=label)
+    axis.set(xlabel="y − m(x)", ylabel="weight", ylim=(0, 1.05))
+    axis.legend(frameon=False)
+    return figure
+
+
+def _varying_c(values: Values) -> Figure:
+    """Figure 4: a panel for each variant of the method, a colour for each ε.
+
+    Curves that coincide lie one on the other as ever thinner lines, so that each is seen. The range is that of the
+    curves; outliers beyond it are arrows at the edge.
+    """
+    figure = Figure(figsize=(_WIDE, 3.8), layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True)
+    count = len(values["epsilon"])
+    colours = colormaps["plasma"](np.linspace(0.9, 0.0, count))
+    widths = np.linspace(3.2, 0.8, count)
+    low, high = _range_of([curve for panel in values["panels"] for curve in panel["curves"]])
+    for axis, panel in zip(axes, values["panels"], strict=True):
+        _points(axis, values, (low, high))
+        for epsilon, curve, colour, width in zip(values["epsilon"], panel["curves"], colours, widths, strict=True):
+            axis.plot(values["grid"], curve, color=colour, linewidth=width, zorder=0.5, label=f"ε = {epsilon:g}")
+        axis.set_title(panel["name"], fontsize=10)
+        axis.set(xlabel="x", xlim=_span(values["grid"]))
+    axes[0].set(ylabel="y", ylim=(low, high))
+    _legend_above(figure, axes[0], columns=3)
+    return figure
+
+
+def _outliers(values: Values) -> Figure:
+    """Figure 5: a panel for each regime."""
+    figure = Figure(figsize=(_WIDE, 2.8), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, name in zip(axes, ("asymmetric", "focused"), strict=True):
+        _points(axis, values[name])
+        axis.set_title(name, fontsize=10)
+        axis.set(xlabel="x")
+    axes[0].set(ylabel="y")
+    _legend_above(figure, axes[0])
+    return figure
+
+
+def _flash_crash(values: Values) -> Figure:
+    """Figure 7: both models above, the weights of RCGP below."""
+    figure = Figure(figsize=(_WIDE, 4.4), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    hours = np.array(values["minute"]) / 60.0
+    top.scatter(hours, values["price"], s=8, color=_POINTS, linewidths=0, label="observation")
+    _band(top, hours, values["gp"], _GP, "GP")
+    _band(top, hours, values["rcgp"], _RCGP, "RCGP")
+    top.set(ylabel="DJIA (points)")
+    bottom.plot(hours, values["weight"], color=_RCGP, linewidth=1.0)
+    bottom.set(xlabel="time of day on 23 April 2013 (hours)", ylabel="weight", ylim=(0, 1.05))
+    _legend_above(figure, top, bands=_INTERVAL)
+    return figure
+
+
+def _prior_mean(values: Values) -> Figure:
+    """Appendix: both prior means, and the polynomial itself."""
+    figure = Figure(figsize=(_WIDE, 3.6), layout="constrained")
+    axis = figure.subplots()
+    _points(axis, values)
+    axis.plot(values["x"], values["truth"], color="black", linestyle="--", linewidth=0.8, label="truth")
+    _band(axis, values["x"], values["zero"], _RCGP, "RCGP, prior mean zero")
+    _band(axis, values["x"], values["polynomial"], _BROWN, "RCGP, polynomial prior mean")
+    axis.plot(values["x"], values["prior"], color=_BROWN, linestyle=":", linewidth=0.8, label="the polynomial")
+    axis.set(xlabel="x", ylabel="y")
+    _legend_above(figure, axis, columns=4, bands=_INTERVAL)
+    return figure
+
+
+def _sparse(records: Sequence[Record]) -> Figure:
+    """Figure 6: clock time of a fit and root mean square error against n, from all runs of all sizes.
+
+    Dashed where the noise variance is fitted, which the paper holds fixed.
+    """
+    figure = Figure(figsize=(_WIDE, 3.2), layout="constrained")
+    names = {"seconds": "clock time of a fit (s)", "rmse": "root mean square error"}
+    sizes = np.array(sorted({record.config["n"] for record in records}))
+    lines = (("svgp", _GP, "-"), ("svgp-noise", _GP, "--"), ("rcsvgp", _RCGP, "-"), ("rcsvgp-loo", _RCGP, "--"))
+    for axis, (key, name) in zip(figure.subplots(1, 2), names.items(), strict=True):
+        for method, colour, style in lines:
+            runs = [[r.values[key][method] for r in records if r.config["n"] == size] for size in sizes]
+            mean, error = np.array([_mean_and_error(values) for values in runs]).T
+            axis.plot(sizes, mean, style, color=colour, marker="o", markersize=3, label=TITLES[method])
+            axis.fill_between(sizes, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
+        axis.set_xscale("log")
+        axis.set_xticks(sizes, [f"{size}" for size in sizes])
+        axis.minorticks_off()
+        axis.set(xlabel="number of rows n", ylabel=name)
+        axis.set_ylim(bottom=0.0)
+    _legend_above(figure, axis, columns=5, bands="± standard error" if len(records) > len(sizes) else "")
+    return figure
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error, zero for a single value."""
+    numbers = np.array(values, dtype=np.float64)
+    error = numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
+    return float(numbers.mean()), float(error)
+
+
+def _points(axis: Axes, values: Values, view: tuple[float, float] = (-np.inf, np.inf)) -> None:
+    """The data, outliers as crosses; those above or below the view as arrows at its edge."""
+    x, y, outlier = (np.array(values[key]) for key in ("x", "y", "outlier"))
+    axis.scatter(x[~outlier], y[~outlier], s=6, color=_POINTS, linewidths=0, label="observation")
+    above, below = outlier & (y > view[1]), outlier & (y < view[0])
+    inside = outlier & ~above & ~below
+    axis.scatter(x[inside], y[inside], s=14, marker="x", color=_OUTLIER, linewidths=0.8, label="outlier")
+    for beyond, marker, edge, label in ((above, "^", 0.98, "outlier beyond the axis"), (below, "v", 0.02, None)):
+        if beyond.any():
+            height = np.full(beyond.sum(), edge)
+            place = axis.get_xaxis_transform()  # x in data, y as a share of the axis
+            axis.scatter(
+                x[beyond], height, s=14, marker=marker, color=_OUTLIER, linewidths=0, transform=place, label=label
+            )
+
+
+def _legend_above(figure: Figure, axis: Axes, columns: int = 6, bands: str = "") -> None:
+    """What the series of one panel are and what the bands, above all panels, where it covers no data."""
+    handles, labels = axis.get_legend_handles_labels()
+    if bands:
+        handles, labels = [*handles, Patch(color=_POINTS, alpha=0.3, linewidth=0)], [*labels, bands]
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=_SMALL)
+
+
+def _band(axis: Axes, x: Any, curve: Values, colour: str, label: str) -> None:
+    """A posterior mean and its central 95 % interval."""
+    mean, std = np.array(curve["mean"]), np.array(curve["std"])
+    axis.plot(x, mean, color=colour, label=label)
+    axis.fill_between(x, mean - 1.96 * std, mean + 1.96 * std, color=colour, alpha=0.2, linewidth=0)
+
+
+def _span(grid: list[float]) -> tuple[float, float]:
+    """All of a grid, and a little on both sides for points at its ends."""
+    margin = 0.02 * (grid[-1] - grid[0])
+    return grid[0] - margin, grid[-1] + margin
+
+
+def _range_of(curves: Any) -> tuple[float, float]:
+    """All of the curves, and a little above and below."""
+    low, high = float(np.min(curves)), float(np.max(curves))
+    margin = 0.1 * (high - low)
+    return low - margin, high + margin
+
+
+def _newest(draw: Callable[[Values], Figure]) -> Callable[[Sequence[Record]], Figure]:
+    """A figure of one run, drawn from the values of the newest of its records."""
+    return lambda records: draw(records[-1].values)
+
+
+#: What draws each figure from its records.
+DRAWINGS: Mapping[str, Callable[[Sequence[Record]], Figure]] = MappingProxyType(
+    {
+        "figure_synthetic": _newest(_synthetic),
+        "figure_influence": _newest(_influence),
+        "figure_weights": _newest(_weights),
+        "figure_varying_c": _newest(_varying_c),
+        "figure_outliers": _newest(_outliers),
+        "figure_sparse": _sparse,
+        "figure_flash_crash": _newest(_flash_crash),
+        "figure_prior_mean": _newest(_prior_mean),
+        "figure_bo_ucb": draw_optimisation,
+        "figure_bo_pi": draw_optimisation,
+        "figure_bo_clean": draw_optimisation,
+    }
+)

@@ -1,0 +1,318 @@
+"""The command ``rcgp reproduce``: run what is missing of the paper's tables and figures, then render them."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from rcgp_paper.data import PROTOCOLS, unavailable
+from rcgp_paper.experiments import (
+    EXPERIMENTS,
+    Experiment,
+    Failure,
+    Options,
+    RecordFile,
+    configs_of,
+    run_experiment,
+    runs_to_make,
+)
+from rcgp_paper.experiments.records import Config, hold_folder
+from rcgp_paper.experiments.runner import Progress as Report
+from rcgp_paper.report.reproduction import render, write_page
+
+__all__ = ["list_experiments", "run_and_render_all"]
+
+#: So many failed runs of an experiment are shown one by one.
+_MOST_FAILURES = 10
+
+#: Seconds from one line of progress to the next, where there is no terminal.
+_LINE_EVERY = 30.0
+
+#: The exit code where not all runs could be made; bad input has another.
+_INCOMPLETE = 1
+
+
+def list_experiments(console: Console) -> None:
+    """The names that ``reproduce`` takes, and what each is."""
+    width = max(map(len, EXPERIMENTS))
+    for name, experiment in EXPERIMENTS.items():
+        console.print(f"{name:<{width}}  {experiment.title}", markup=False, soft_wrap=True)
+
+
+def run_and_render_all(
+    name: str,
+    protocol: str | None,
+    splits: int | None,
+    quick: bool,
+    redo: str | None,
+    folder: Path,
+    jobs: int,
+    console: Console,
+    methods: Sequence[str] | None = None,
+) -> Path | None:
+    """Do what the command line asks for; returns the page of everything, if that is part of it.
+
+    What can be run is run and rendered, whatever fails besides; failures are listed at the end.
+
+    Args:
+        name: of an experiment, ``"all"`` or ``"report"``.
+        protocol, splits: None where they were not given.
+        quick: a small part only.
+        redo: a method, or ``"all"``, whose recorded runs are made again instead.
+        folder: of records, tables and figures.
+        jobs: processes.
+        console: for notices and progress.
+        methods: names, also several in one text with commas between: only their runs are made. None is all.
+
+    Raises:
+        typer.Exit: with code 1, after all else is done, where runs failed or lacked their data.
+    """
+    if name not in ("all", "report", *EXPERIMENTS):
+        raise ValueError(f"there is no experiment {name!r}: 'rcgp reproduce --list' shows all")
+    names = list(EXPERIMENTS) if name == "all" else [name]
+    options = Options(quick=quick)
+    options = replace(options, protocol=protocol or options.protocol, splits=splits or options.splits)
+    values = {
+        "--protocol": protocol,
+        "--splits": splits,
+        "--quick": quick or None,
+        "--methods": methods or None,
+        "--redo": redo,
+    }
+    given = [option for option, value in values.items() if value is not None]
+    if name == "report":
+        _tell([f"{option} means nothing to report" for option in given], console)
+        page = _page_of_all(folder, console)
+        if page is None:
+            raise ValueError(f"there are no records in {str(folder)!r}: run 'rcgp reproduce all --quick' first")
+        return page
+    if redo is not None:
+        _tell([f"{option} means nothing with --redo" for option in given if option != "--redo"], console)
+    else:
+        if methods:
+            options = replace(options, methods=_known_methods(methods, names, options))
+        _tell(_ignored(names, options, given), console)
+    if redo is not None:
+        _check_redo(names, folder, redo)
+    with hold_folder(folder):
+        complete = _run_and_render(names, options, folder, jobs, console, redo)
+    page = _page_of_all(folder, console) if name == "all" else None
+    if not complete:
+        if page is not None:
+            typer.echo(page)
+        _say("rcgp: not everything could be done, see above; the same command tries the rest again", console)
+        raise typer.Exit(_INCOMPLETE)
+    return page
+
+
+def _run_and_render(
+    names: Sequence[str], options: Options, folder: Path, jobs: int, console: Console, redo: str | None
+) -> bool:
+    """Run and render experiments. Returns whether all could be done; what could not is listed, also at an interrupt."""
+    lacking, left_out = _missing_data(names, options, folder, redo)
+    for said in dict.fromkeys(lacking.values()):
+        _say(f"missing data: {said}", console)
+    troubles: list[str] = []
+    try:
+        for name in names:
+            try:
+                failures = _run_and_render_one(EXPERIMENTS[name], options, folder, jobs, console, redo, lacking)
+            except Exception as error:
+                if len(names) == 1:
+                    raise
+                # Whatever it is, it is no reason to give up the other experiments.
+                troubles.append(f"failed: {name}: {type(error).__name__}: {error}")
+            else:
+                troubles += _listed(name, failures)
+    finally:
+        for (name, data), count in left_out.items():
+            _say(f"not run: {name}, {_runs(count)}, for want of {data}", console)
+        for trouble in troubles:
+            _say(trouble, console)
+    return not (troubles or left_out)
+
+
+def _run_and_render_one(
+    experiment: Experiment,
+    options: Options,
+    folder: Path,
+    jobs: int,
+    console: Console,
+    redo: str | None,
+    lacking: Mapping[str, str],
+) -> list[Failure]:
+    """Run an experiment as far as its data are there, and render all of its records. Returns the runs that failed."""
+    name = experiment.name
+    with _progress(experiment, console) as report:
+        _, failures, notices = run_experiment(experiment, options, folder, jobs, report, redo, tuple(lacking))
+    _tell(notices, console)
+    # Everything that the file holds, not only what was asked for now.
+    paths, told = render(name, RecordFile(folder / f"{name}.jsonl").read()[0], folder)
+    _tell(told, console)
+    for path in paths:
+        _say(f"{name}: {path}", console)
+    return failures
+
+
+def _missing_data(
+    names: Sequence[str], options: Options, folder: Path, redo: str | None
+) -> tuple[dict[str, str], Counter[tuple[str, str]]]:
+    """Data sets that cannot be had, with what to do about it, and the runs that lack them, by experiment and data."""
+    needed: Counter[tuple[str, str]] = Counter()
+    for name in names:
+        experiment = EXPERIMENTS[name]
+        found = [experiment.data_of(config) for config in runs_to_make(experiment, options, folder, redo)]
+        needed.update((name, data) for data in found if data is not None)
+    lacking = unavailable(data for _, data in needed)
+    return lacking, Counter({key: count for key, count in needed.items() if key[1] in lacking})
+
+
+def _listed(name: str, failures: Sequence[Failure]) -> list[str]:
+    """The failed runs of an experiment, a line each; where they are many, some of them."""
+    lines = [f"failed: {name} {failure.config}: {failure.error}" for failure in failures[:_MOST_FAILURES]]
+    more = len(failures) - _MOST_FAILURES
+    return [*lines, f"failed: {name}, {more} more"] if more > 0 else lines
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' if count != 1 else ''}"
+
+
+def _page_of_all(folder: Path, console: Console) -> Path | None:
+    """One page of every experiment that has records in the folder, if any has; what is wrong with them is told."""
+    records = {}
+    for name in EXPERIMENTS:
+        records[name], notices = RecordFile(folder / f"{name}.jsonl").read()
+        _tell(notices, console)
+    if not any(records.values()):
+        return None
+    path, notices = write_page(records, folder)
+    _tell(notices, console)
+    return path
+
+
+def _ignored(names: Sequence[str], options: Options, given: Sequence[str]) -> list[str]:
+    """What to say of the options that were given but change nothing, or less than they say, in some experiments.
+
+    Args:
+        names: of the experiments.
+        options: as given, with defaults.
+        given: those of ``"--protocol"``, ``"--splits"`` and ``"--methods"`` that are not defaults.
+    """
+    notices = []
+    if "--methods" in given:
+        whole = [name for name in names if any("method" not in config for config in _configs(name, options))]
+        if whole:
+            notices.append(f"--methods means nothing to {', '.join(whole)}")
+    if "--protocol" in given:
+        other = next(protocol for protocol in PROTOCOLS if protocol != options.protocol)
+        same = [name for name in names if _configs(name, options) == _configs(name, replace(options, protocol=other))]
+        if same:
+            notices.append(f"--protocol means nothing to {', '.join(same)}")
+    if "--splits" in given:
+        fewer: dict[int, list[str]] = {}
+        for name in names:
+            repetitions = len({config.get("index") for config in _configs(name, options)})
+            if 0 < repetitions < options.splits:
+                fewer.setdefault(repetitions, []).append(name)
+        for repetitions, those in fewer.items():
+            times = "one repetition" if repetitions == 1 else f"{repetitions} repetitions"
+            quick = " with --quick" if options.quick else ""
+            notices.append(f"--splits {options.splits} is more than there are{quick}: {times} of {', '.join(those)}")
+    return notices
+
+
+def _tell(notices: Iterable[str], console: Console) -> None:
+    """Show notices, one on a line."""
+    for notice in notices:
+        _say(f"note: {notice}", console)
+
+
+def _say(text: str, console: Console) -> None:
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def _configs(name: str, options: Options) -> list[Config]:
+    return configs_of(EXPERIMENTS[name], options)
+
+
+def _known_methods(given: Sequence[str], names: Sequence[str], options: Options) -> tuple[str, ...]:
+    """The methods that were named, once each is known to be one of some experiment."""
+    asked = tuple(name.strip() for text in given for name in text.split(","))
+    configs = [config for name in names for config in _configs(name, options)]
+    known = list(dict.fromkeys(config["method"] for config in configs if "method" in config))
+    if not known:
+        raise ValueError(f"the runs of {', '.join(names)} are not of single methods: leave --methods out")
+    unknown = [name for name in asked if name not in known]
+    if unknown:
+        raise ValueError(f"there is no method {unknown[0]!r}: name some of {', '.join(known)}")
+    return asked
+
+
+def _check_redo(names: Sequence[str], folder: Path, redo: str) -> None:
+    """Refuse a method that has no records: they cannot be made again."""
+    records = [record for name in names for record in RecordFile(folder / f"{name}.jsonl")]
+    methods = [record.config.get("method") for record in records]
+    if not records or redo not in ("all", *methods):
+        recorded = sorted({method for method in methods if isinstance(method, str)})
+        known = f"; there are those of {', '.join(recorded)}" if recorded else ""
+        raise ValueError(f"there are no records of {redo!r} to redo in {str(folder)!r}{known}")
+
+
+@contextmanager
+def _progress(experiment: Experiment, console: Console) -> Iterator[Report]:
+    """A bar with the time left; where standard error is no terminal, such as a log file, now and then a line."""
+    # Not only what Rich says, which takes a log for a terminal where FORCE_COLOR is set, as it is in some CI.
+    if not (console.is_interactive and console.file.isatty()):
+        yield _lines(experiment, console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    # By default only the last half minute counts, and the time left vanishes when a run takes longer.
+    with Progress(*columns, console=console, speed_estimate_period=3600.0) as progress:
+        task = progress.add_task(experiment.name, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _lines(experiment: Experiment, console: Console) -> Report:
+    """Say every half minute how many runs are done and how long the others may take, and in the end that all are.
+
+    The time left counts the runs that ended since the beginning: those recorded before took no time now.
+    """
+    began = last = time.monotonic()
+    before: int | None = None
+
+    def report(done: int, total: int) -> None:
+        nonlocal before, last
+        now = time.monotonic()
+        before = done if before is None else before
+        all_done_late = done == total and last > began
+        if now - last < _LINE_EVERY and not all_done_late:
+            return
+        last = now
+        new, elapsed = done - before, now - began
+        left = f", about {_duration((total - done) * elapsed / new)} left" if new else ", time left not known yet"
+        left = left if done < total else ""
+        _say(f"{experiment.name}: {done} of {_runs(total)} done in {_duration(elapsed)}{left}", console)
+
+    return report
+
+
+def _duration(seconds: float) -> str:
+    """As hours, minutes and seconds."""
+    return str(datetime.timedelta(seconds=round(seconds)))

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp_paper.baselines.sites import Sites, solve_sites
+
+N = 12
+
+
+def problem(negative, seed=0):
+    """A well-conditioned kernel matrix, sites some of which are negative, and 5 test points."""
+    random = np.random.default_rng(seed)
+    X, test_X = random.uniform(-3, 3, (N, 1)), random.uniform(-3, 3, (5, 1))
+    inputs = np.concatenate([X, test_X])
+    K = reference.se_kernel(inputs, inputs, 0.3, 1.3) + 0.05 * np.eye(N + 5)
+    precision, shift = random.uniform(1, 5, N), random.standard_normal(N)
+    precision[:negative] = -random.uniform(0.05, 0.3, negative)
+    return K, precision, shift
+
+
+def solve(K, precision, shift):
+    return solve_sites(torch.tensor(K[:N, :N]), Sites(torch.tensor(precision), torch.tensor(shift)))
+
+
+@pytest.mark.parametrize("negative", [0, 1, 4, N])
+def test_posterior_is_the_dense_one_whatever_the_signs(negative):
+    K, precision, shift = problem(negative)
+    q = solve(K, precision, shift)
+    V = np.linalg.inv(np.linalg.inv(K[:N, :N]) + np.diag(precision))
+    mean = V @ shift
+    np.testing.assert_allclose(q.mean.numpy(), mean, atol=1e-10)
+    np.testing.assert_allclose(q.variance.numpy(), np.diag(V), atol=1e-10)
+    divergence = reference.gaussian_kl(mean, V, np.zeros(N), K[:N, :N])
+    assert q.divergence.item() == pytest.approx(divergence, abs=1e-9)
+
+
+@pytest.mark.parametrize("negative", [0, 4])
+def test_predictions_are_the_dense_ones(negative):
+    K, precision, shift = problem(negative)
+    posterior = solve(K, precision, shift).posterior
+    K_nn, K_star, K_ss = K[:N, :N], K[N:, :N], K[N:, N:]
+    A = np.linalg.inv(K_nn + np.diag(1 / precision))
+    expected = K_ss - K_star @ A @ K_star.T
+    cross = torch.tensor(K_star)
+    np.testing.assert_allclose(posterior.mean(cross).numpy(), K_star @ A @ (shift / precision), atol=1e-9)
+    np.testing.assert_allclose(
+        posterior.variance(cross, torch.tensor(np.diag(K_ss))).numpy(), np.diag(expected), atol=1e-10
+    )
+    covariance = posterior.covariance(cross, cross[:3], torch.tensor(K_ss[:, :3]))
+    np.testing.assert_allclose(covariance.numpy(), expected[:, :3], atol=1e-10)
+
+
+@pytest.mark.parametrize("negative", [0, 4])
+def test_gradient_of_the_divergence_is_autograd_s_with_the_moments_fixed(negative):
+    K, precision, shift = problem(negative)
+    q = solve(K, precision, shift)
+    V = torch.linalg.inv(torch.linalg.inv(torch.tensor(K[:N, :N])) + torch.diag(torch.tensor(precision)))
+    prior = torch.tensor(K[:N, :N], requires_grad=True)
+    divergence = torch.distributions.kl_divergence(
+        torch.distributions.MultivariateNormal(q.mean, V),
+        torch.distributions.MultivariateNormal(torch.zeros(N, dtype=torch.float64), prior),
+    )
+    (expected,) = torch.autograd.grad(divergence, prior)
+    torch.testing.assert_close(q.divergence_gradient(), 0.5 * (expected + expected.T), rtol=0, atol=1e-8)
+
+
+def test_sites_of_no_precision_leave_the_prior_tilted():
+    K, _, shift = problem(0)
+    q = solve(K, np.zeros(N), shift)
+    np.testing.assert_allclose(q.mean.numpy(), K[:N, :N] @ shift, atol=1e-9)
+    np.testing.assert_allclose(q.variance.numpy(), np.diag(K[:N, :N]), atol=1e-9)
+
+
+def test_negative_sites_that_outweigh_all_else_are_an_error():
+    K, precision, shift = problem(1)
+    precision[0] = -1e3
+    with pytest.raises(NotPositiveDefiniteError, match="negative precision"):
+        solve(K, precision, shift)
+
+
+def test_a_kernel_matrix_that_rounding_made_indefinite_gives_no_negative_divergence():
+    # Eigenvalues of K that should be zero are -1e-12, and the sites nearly that precise: (I + SKS)⁻¹ exists, but αᵀKα
+    # is a huge negative number, which made the bound of a Student-t GP as high as you like.
+    K = torch.full((N, N), 0.01, dtype=torch.float64) - 1e-12 * torch.eye(N, dtype=torch.float64)
+    precision = torch.full((N,), 0.9e12, dtype=torch.float64)
+    shift = precision * torch.linspace(-1.0, 1.0, N, dtype=torch.float64)
+    with pytest.raises(NotPositiveDefiniteError, match="rounding"):
+        solve_sites(K, Sites(precision, shift))
