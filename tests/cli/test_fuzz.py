@@ -46,15 +46,16 @@ def run_on(content, command):
         path = Path(folder) / "data.csv"
         path.write_bytes(content)
         arguments = [command, str(path), "--target", "y"]
+        if command == "clean":
+            arguments += ["--log", "--output", str(Path(folder) / "clean.csv")]
         if command == "report":
             arguments += ["--output", str(Path(folder) / "report.html")]
         if command == "predict":
             arguments = [command, str(MODEL[-1]), str(path)]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run([*arguments, "--missing", "drop"])
-        assert sorted(p.name for p in Path(folder).iterdir()) == (
-            ["data.csv", "report.html"] if command == "report" and code == 0 else ["data.csv"]
-        )
+        written = {"report": ["report.html"], "clean": ["clean.csv"]}.get(command, []) if code == 0 else []
+        assert sorted(p.name for p in Path(folder).iterdir()) == sorted(["data.csv", *written])
     return code, out.getvalue(), err.getvalue()
 
 
@@ -71,10 +72,11 @@ def _model(tmp_path_factory):
 @example(content=b"a,y\n1,1\n2,3\n3,2\n4,1e308\n", command="fit")
 @example(content=b"a,y\n1,1\n2,3\n3,2\n4,1e308\n", command="report")
 @example(content=b"a,y\n1e308,1\n-1e308,3\n3,2\n4,5\n", command="outliers")
+@example(content=b"a,y\n1,1\n2,3\n3,1e-300\n4,1e308\n", command="clean")
 @example(content=b"a,b\n1e308,x\n2,z\n", command="predict")
 @given(
     content=st.one_of(almost_tables(), st.binary(max_size=200)),
-    command=st.sampled_from(["fit", "outliers", "predict", "report"]),
+    command=st.sampled_from(["fit", "outliers", "predict", "report", "clean"]),
 )
 def test_malformed_tables_never_end_in_a_traceback(content, command):
     code, out, err = run_on(content, command)

@@ -10,7 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rcgp.table import Column, Encoding, TableError, encode, learn_encoding, read_table
+from rcgp.table import (
+    Column,
+    CsvFormat,
+    Encoding,
+    TableError,
+    encode,
+    learn_encoding,
+    read_table,
+    row_names,
+    suspicious_inputs,
+)
 
 
 def table_of(*cells, **others):
@@ -407,3 +417,96 @@ def test_a_column_of_another_type_than_in_training_is_refused(column, wanted):
 def test_rows_with_the_same_label_are_kept_apart():
     table = pd.DataFrame({"x": [1.0, np.nan, 3.0], "y": [1.0, 2.0, 3.0]}, index=[7, 7, 7])
     assert list(encoded(table, missing="drop")[0].X["x"]) == [1.0, 3.0]
+
+
+# Formats, ids, cells that are no numbers, suspicious inputs
+
+
+def test_a_decimal_comma_is_read_when_stated():
+    table = table_of("1,5", "-2,5e3", "7")
+    refused(r"or use --decimal ,", table)
+    encoding, _ = learn_encoding(table, "y", form=CsvFormat(decimal=","))
+    assert list(encode(table, encoding).X["x"]) == [1.5, -2500.0, 7.0]
+    with pytest.raises(TableError, match=r"'1.5', which is not a number: write a decimal comma"):
+        encode(table_of("1.5"), encoding, with_target=False)
+
+
+def test_dates_are_read_in_the_stated_format_and_numbers_stay_numbers():
+    table = table_of("03/04/2024", "31/12/2024", z=["123456", "20240101"], iso=["2024-04-03", "2024-12-31"])
+    refused("or use --date-format '%d/%m/%Y'", table)
+    encoding, _ = learn_encoding(table, "y", form=CsvFormat(date_format="%d/%m/%Y"))
+    X = encode(table, encoding).X
+    assert [column.kind for column in encoding.columns] == ["date", "number", "date"]
+    assert list(X["x"]) == list(X["iso"])
+    compact, _ = learn_encoding(
+        table_of("123456", "99", z=["20240403", "20241231"]), "y", form=CsvFormat(date_format="%Y%m%d")
+    )
+    assert [column.kind for column in compact.columns] == ["number", "date"]
+    with pytest.raises(TableError, match="--date-format '%Q' is not a format"):
+        learn_encoding(table, "y", form=CsvFormat(date_format="%Q"))
+
+
+def test_an_encoding_remembers_format_id_and_log():
+    encoding = Encoding("y", (Column("x", "number"),), CsvFormat("cp1252", ";", ",", "%d.%m.%Y"), "name", True)
+    assert Encoding.from_json(encoding.to_json()) == encoding
+    for field, value in (("format", {"decimal": ";"}), ("format", None), ("id", 3), ("log", "yes")):
+        with pytest.raises(TableError):
+            Encoding.from_json(encoding.to_json() | {field: value})
+
+
+def test_cells_that_are_no_numbers_count_as_missing_with_drop():
+    table = table_of(1, "abc", 3, "inf", 5, when=["2024-01-01", "2024-01-02", "soon", "2024-01-04", "2024-01-05"])
+    refused("row 2 of column 'x' is 'abc', which is not a number.*--missing drop", table)
+    result, _ = encoded(table, missing="drop")
+    assert list(result.X.index) == [1, 5]
+    assert result.notices == [
+        "column 'x': row 2 ('abc'), row 4 ('inf') count as missing, as they are no number",
+        "column 'when': row 3 ('soon') counts as missing, as it is no date",
+        "3 of 5 rows left out: they lack a value",
+    ]
+    refused("or use --decimal ,", table_of("1,5", "2,5", 3), missing="drop")  # most of them: that is no accident
+
+
+@pytest.mark.parametrize("cells", [["0", "1", "5"], ["3", "1", "2"], ["Mazda", "Fiat", "Volvo"]])
+def test_a_first_column_without_a_name_that_differs_in_each_row_names_the_rows(cells):
+    table = table_of(*cells, z=["4", "5", "6"]).rename(columns={"x": "Unnamed: 0"})
+    encoding, notices = learn_encoding(table, "y")
+    assert (encoding.feature_names, encoding.row_id) == (["z"], "Unnamed: 0")
+    assert "names the rows and is no feature" in notices[0]
+    assert list(row_names(table, encoding.row_id)) == cells
+    assert learn_encoding(table, "y", ["Unnamed: 0"])[0].row_id is None
+    assert learn_encoding(table, "y", exclude=["Unnamed: 0"])[0].row_id is None
+
+
+@pytest.mark.parametrize("cells", [["0.5", "1", "2"], ["1", "1", "2"], ["1", "", "2"]])
+def test_other_columns_without_a_name_are_features(cells):
+    table = table_of(*cells, z=["4", "5", "6"]).rename(columns={"x": "Unnamed: 0"})
+    assert learn_encoding(table, "y", missing="drop")[0].feature_names == ["Unnamed: 0", "z"]
+
+
+def test_the_id_is_no_feature():
+    table = table_of(1, 2, 3, z=["4", "5", "6"])
+    encoding, _ = learn_encoding(table, "y", row_id="x")
+    assert (encoding.feature_names, encoding.row_id) == (["z"], "x")
+    for options, message in (
+        ({"row_id": "w"}, "no column 'w'"),
+        ({"row_id": "y"}, "cannot be the target"),
+        ({"row_id": "x", "features": ["x"]}, "or a feature"),
+    ):
+        with pytest.raises(TableError, match=message):
+            learn_encoding(table, "y", **options)
+
+
+def test_suspicious_inputs_are_listed_with_row_and_value():
+    random = np.random.default_rng(0)
+    age, insulin = random.uniform(20, 60, 40), random.uniform(50, 200, 40)
+    age[[3, 7]], insulin[:6] = (999, -999), 0
+    table = pd.DataFrame({"age": age, "insulin": insulin, "y": np.arange(40.0)}, index=np.arange(1, 41))
+    table["counts"] = random.poisson(0.3, 40)
+    table["rare"] = (np.arange(40) == 5).astype(float)
+    table["heavy"] = random.lognormal(0, 1.5, 40)
+    encoding, _ = learn_encoding(table, "y")
+    far, zeros = suspicious_inputs(encode(table, encoding).X, encoding)
+    assert "column 'age': look at row 4 (999), row 8 (-999), while half of the column lies within" in far
+    assert zeros.startswith("column 'insulin': 6 values are exactly 0 and the others hardly repeat; if 0 stands for")
+    assert zeros.endswith("row 1 (0), row 2 (0), row 3 (0), row 4 (0), row 5 (0) and 1 more")

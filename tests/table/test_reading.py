@@ -8,8 +8,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rcgp.table import TableError, read_table
+from rcgp.table import CsvFormat, TableError, read_table
+from rcgp.table.reading import _plain, _strict
 
 PLAIN = "size,price\n1,2\n3,4\n"
 
@@ -88,6 +91,47 @@ def test_rows_are_numbered_over_all_batches(written, monkeypatch):
     assert list(table["x"]) == [str(i) for i in table.index]
 
 
+@given(st.text(alphabet='a1 ,"\n\r\té', max_size=30), st.sampled_from([",", "\t"]))
+def test_both_readers_of_csv_give_the_same_cells(text, delimiter):
+    """The quick one, where it does not pass."""
+    plain = _plain(text, delimiter)
+    assert plain is None or plain.equals(_strict(text, delimiter, "data.csv").combine_chunks())
+
+
+def test_a_large_plain_file_takes_the_quick_reader(written, monkeypatch):
+    monkeypatch.setattr("rcgp.table.reading._strict", None)
+    table = read_table(written('name,"x",y\n"a, b",1,2\n'.replace(", ", ",")))
+    assert table.to_dict("list") == {"name": ["a,b"], "x": ["1"], "y": ["2"]}
+
+
+def test_encoding_and_separator_can_be_stated(written):
+    path = written("größe:price\n1,5:2\n3:4\n".encode("cp1252"))
+    table = read_table(path, CsvFormat(encoding="cp1252", separator=":"))
+    assert table.to_dict("list") == {"größe": ["1,5", "3"], "price": ["2", "4"]}
+    with pytest.raises(TableError, match="or name its encoding, such as --encoding cp1252"):
+        read_table(path)
+    with pytest.raises(TableError, match="try another --encoding"):
+        read_table(path, CsvFormat(encoding="ascii"))
+    assert list(read_table(written("a\tb\n1\t2\n"), CsvFormat(separator="tab"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"encoding": "klingon"}, "no --encoding 'klingon': try"),
+        ({"encoding": "base64"}, "no --encoding"),
+        ({"separator": "::"}, "--separator must be one character"),
+        ({"decimal": ";"}, "--decimal must be"),
+        ({"decimal": ",", "separator": ","}, "cannot both be"),
+        ({"date_format": "DD/MM"}, "--date-format must be a format such as '%d/%m/%Y'"),
+        ({"decimal": 3}, "must be text"),
+    ],
+)
+def test_a_format_that_no_file_has_is_refused(given, message):
+    with pytest.raises(TableError, match=message):
+        CsvFormat(**given)
+
+
 BAD = {
     "empty": (b"", "'data.csv' is empty"),
     "blank": (b"\n \n", "'data.csv' is empty"),
@@ -100,7 +144,7 @@ BAD = {
     "too few cells": (b'x,y\n"1\n2",2\n3\n', "line 4 of 'data.csv' has 1 cell where the header has 2"),
     "open quotation mark": (b'x,y\n1,2\n3,"4\n5,6\n', "from line 3 on: .*quotation mark left open"),
     "text after a quoted cell": (b'x,y\n"1"a,2\n', "from line 2 on"),
-    "enormous cell": (b"x,y\n" + b"1" * 200_000 + b",2\n", "from line 2 on: field larger than field limit"),
+    "enormous cell": (b'x,y\n"""' + b"1" * 200_000 + b'",2\n', "from line 2 on: field larger than field limit"),
     "repeated names": (b"x,y,x\n1,2,3\n", "more than one column called 'x'"),
     "names repeated but for spaces": (b"x,x \n1,2\n", "more than one column called 'x'"),
     "damaged gzip": (gzip.compress(PLAIN.encode())[:-9], "not a gzip file or is damaged"),

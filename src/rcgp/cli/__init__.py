@@ -5,9 +5,8 @@
 ``options``   what several commands can be told.
 ``fitting``   from a file to a fitted model, with progress.
 ``printing``  what the commands show.
-``predicting`` from a saved model and a file to predictions.
+``predicting`` the tables that commands write: predictions, and a table with its outliers marked.
 ``optimise``  a program of the user's, optimised although some of its answers are wrong.
-``reproduce`` the paper's tables and figures.
 ``demo``      a plain and a robust GP on made-up data with outliers.
 """
 

@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Annotated
@@ -16,26 +17,15 @@ from rich.console import Console
 import rcgp
 from rcgp.cli.options import (
     Data,
-    Exclude,
-    Features,
-    FitRows,
-    Inducing,
-    LocalNoise,
-    Mean,
-    MeanOption,
-    Methods,
+    DateFormat,
+    DecimalOption,
     Missing,
     MissingOption,
     Options,
-    ProtocolOption,
-    Redo,
-    Restarts,
-    Seed,
-    SparseOption,
-    Splits,
-    Target,
-    Weight,
-    WeightOption,
+    RowId,
+    Separator,
+    TextEncoding,
+    with_options,
 )
 
 __all__ = ["app"]
@@ -63,21 +53,11 @@ def _version(
 
 
 @app.command()
+@with_options
 def fit(
     data: Data,
-    target: Target,
-    features: Features = None,
-    exclude: Exclude = None,
+    options: Options,
     model: Annotated[Path | None, typer.Option(help="File to save the fitted model in.", show_default=False)] = None,
-    missing: MissingOption = Missing.error,
-    weight: WeightOption = Weight.learned,
-    local_noise: LocalNoise = True,
-    mean: MeanOption = Mean.median,
-    restarts: Restarts = None,
-    sparse: SparseOption = None,
-    inducing: Inducing = None,
-    fit_rows: FitRows = None,
-    seed: Seed = 0,
     top: Annotated[int, typer.Option(min=0, help="How many suspicious rows to show.")] = 10,
 ) -> None:
     """Fit a robust model to a table; show its noise law, how well it fits and which rows are suspicious.
@@ -88,9 +68,6 @@ def fit(
     from rcgp.cli.printing import print_doubts, print_notices, print_summary
     from rcgp.estimator.saved import save
 
-    options = Options(
-        target, features, exclude, missing, weight, local_noise, mean, restarts, sparse, inducing, fit_rows, seed
-    )
     if model is not None:
         _check_output(model, data)
     fitted = fit_table(data, options, _messages())
@@ -110,23 +87,31 @@ def predict(
         Path | None,
         typer.Option(help="CSV or Parquet file to write; standard output by default.", show_default=False),
     ] = None,
+    row_id: RowId = None,
     missing: MissingOption = Missing.error,
+    encoding: TextEncoding = None,
+    decimal: DecimalOption = None,
+    separator: Separator = None,
+    date_format: DateFormat = None,
 ) -> None:
     """Predict new rows: mean, standard deviation and 95 % interval of a new observation in each.
 
-    The columns are row (its number in DATA), mean, std, lower and upper. The interval follows the noise law of the
-    model and holds a new observation that is no outlier.
+    The columns are row (its number in DATA), id where a column names the rows, mean, std, lower and upper. The interval
+    follows the noise law of the model and holds a new observation that is no outlier. Of a model fitted with --log,
+    results are in the units of the target, with their median as a further column. Tables are read as the training
+    table was, unless told otherwise.
 
     Example: [bold]rcgp predict houses.rcgp new.csv --output predictions.csv[/bold]
     """
     from rcgp.cli.predicting import predictions, write_table
     from rcgp.cli.printing import print_notices
+    from rcgp.table import CsvFormat
 
     if output is not None:
-        _check_output(output, data, model)
-        if output.suffix.lower() in (".xlsx", ".xls", ".ods"):
-            raise ValueError(f"{str(output)!r}: predictions are written as .csv or .parquet")
-    table, notices = predictions(model, data, missing.value)
+        _check_table_output(output, data, model)
+    table, notices = predictions(
+        model, data, missing.value, row_id, CsvFormat(encoding, separator, decimal, date_format)
+    )
     print_notices(notices, _messages())
     write_table(table, output)
     if output is not None:
@@ -134,25 +119,15 @@ def predict(
 
 
 @app.command()
+@with_options
 def outliers(
     data: Data,
-    target: Target,
-    features: Features = None,
-    exclude: Exclude = None,
+    options: Options,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")] = False,
     top: Annotated[
         int | None, typer.Option(min=0, help="Show only so many rows, the most suspicious.", show_default="all")
     ] = None,
     only_flagged: Annotated[bool, typer.Option("--only-flagged", help="Show only rows that are flagged.")] = False,
-    missing: MissingOption = Missing.error,
-    weight: WeightOption = Weight.learned,
-    local_noise: LocalNoise = True,
-    mean: MeanOption = Mean.median,
-    restarts: Restarts = None,
-    sparse: SparseOption = None,
-    inducing: Inducing = None,
-    fit_rows: FitRows = None,
-    seed: Seed = 0,
 ) -> None:
     """Show every row, or only some, with its weight, residual and outlier probability, the most suspicious first.
 
@@ -165,11 +140,8 @@ def outliers(
     from rcgp.cli.fitting import fit_table
     from rcgp.cli.printing import outliers_json, print_doubts, print_notices, print_rows, print_verdict, suspicion
 
-    options = Options(
-        target, features, exclude, missing, weight, local_noise, mean, restarts, sparse, inducing, fit_rows, seed
-    )
     fitted = fit_table(data, options, _messages())
-    rows = suspicion(fitted.model, fitted.y)
+    rows = suspicion(fitted.model, fitted.y, fitted.expected, fitted.names)
     rows = (rows[rows["outlier"]] if only_flagged else rows).head(len(rows) if top is None else top)
     print_notices(fitted.notices, _messages())
     if as_json:
@@ -181,21 +153,11 @@ def outliers(
 
 
 @app.command()
+@with_options
 def report(
     data: Data,
-    target: Target,
+    options: Options,
     output: Annotated[Path, typer.Option(help="HTML file to write.", show_default=False)],
-    features: Features = None,
-    exclude: Exclude = None,
-    missing: MissingOption = Missing.error,
-    weight: WeightOption = Weight.learned,
-    local_noise: LocalNoise = True,
-    mean: MeanOption = Mean.median,
-    restarts: Restarts = None,
-    sparse: SparseOption = None,
-    inducing: Inducing = None,
-    fit_rows: FitRows = None,
-    seed: Seed = 0,
 ) -> None:
     """Write one HTML page about a table: the fit, the noise law, residuals, weights, suspicious rows.
 
@@ -207,53 +169,50 @@ def report(
     from rcgp.cli.printing import print_doubts, print_notices
     from rcgp.report import write_report
 
-    options = Options(
-        target, features, exclude, missing, weight, local_noise, mean, restarts, sparse, inducing, fit_rows, seed
-    )
     _check_output(output, data)
     fitted = fit_table(data, options, _messages())
     plain = fit_plain(fitted, options, _messages())
     print_notices(fitted.notices, _messages())
     with _messages().status("Drawing the page"):
-        write_report(output, fitted.model, plain, fitted.X, fitted.y, target=target, notices=fitted.notices)
+        # The page is in the units of the fit; it has no others.
+        target = f"log {options.target}" if options.log else options.target
+        labels = fitted.labels
+        write_report(
+            output, fitted.model, plain, fitted.X, fitted.fitted_y, target=target, rows=labels, notices=fitted.notices
+        )
     size = output.stat().st_size / 1e6
     print_doubts(fitted.model.doubts_, _messages())
     _messages().print(f"report written to {output} ({size:.1f} MB): open it in a browser", markup=False, soft_wrap=True)
 
 
 @app.command()
-def reproduce(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="A table or figure, 'all', or 'report' for one page of it all.", show_default=False),
-    ] = None,
-    list_names: Annotated[bool, typer.Option("--list", help="Show the names and end.")] = False,
-    protocol: ProtocolOption = None,
-    splits: Splits = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 2,
-    quick: Annotated[bool, typer.Option("--quick", help="A small part of everything, to see that it works.")] = False,
-    methods: Methods = None,
-    redo: Redo = None,
-    output: Annotated[Path, typer.Option(help="Folder of records, tables and figures.")] = Path("reproduction"),
+@with_options
+def clean(
+    data: Data,
+    options: Options,
+    output: Annotated[Path, typer.Option(help="CSV or Parquet file to write.", show_default=False)],
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Leave out the rows that are flagged, and those that lack a value.")
+    ] = False,
 ) -> None:
-    """Reproduce the paper: run what has no record yet, then render tables and figures from the records.
+    """Write the table with an outlier probability, an expected value and a flag for each row, or without flagged rows.
 
-    Finished runs are never repeated, whatever interrupts the command. Data sets are read from the folder that the
-    environment variable RCGP_DATA_HOME names, or fetched from OpenML.
+    All columns are kept as they are, in order. The new ones are outlier_probability, expected (predicted from all
+    other rows) and outlier. They are empty in rows that lack a value.
 
-    Example: [bold]rcgp reproduce table1 --splits 20[/bold]
+    Example: [bold]rcgp clean houses.csv --target price --output clean.csv --drop[/bold]
     """
-    from rcgp.cli.reproduce import list_experiments
-    from rcgp.cli.reproduce import reproduce as run_and_render
+    from rcgp.cli.fitting import fit_table
+    from rcgp.cli.predicting import cleaned, write_table
+    from rcgp.cli.printing import print_doubts, print_notices
 
-    if list_names or name is None:
-        list_experiments(_results())
-        return
-    page = run_and_render(
-        name, None if protocol is None else protocol.value, splits, quick, redo, output, jobs, _messages(), methods
-    )
-    if page is not None:
-        _results().print(str(page), markup=False, soft_wrap=True)
+    _check_table_output(output, data)
+    fitted = fit_table(data, options, _messages(), new_columns=("outlier_probability", "expected", "outlier"))
+    table, told = cleaned(fitted, drop)
+    print_notices(fitted.notices, _messages())
+    write_table(table, output, fitted.table.attrs.get("separator", ","), options.decimal or ".")
+    print_doubts(fitted.model.doubts_, _messages())
+    _messages().print(f"{told} written to {output}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -308,6 +267,21 @@ def demo(
     run_demo(output, _results())
 
 
+def _add_commands(group: str = "rcgp.commands") -> None:
+    """Commands of other packages: ``reproduce`` of rcgp-paper. A package names them as entry points."""
+    found = {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
+    for name, entry in sorted(found.items()):
+        app.command(name)(entry.load())
+    if "reproduce" not in found:
+        app.command(
+            "reproduce", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+        )(_missing_paper)
+
+
+def _missing_paper() -> None:
+    raise ModuleNotFoundError("rcgp-paper is not installed", name="rcgp_paper")
+
+
 def _check_output(path: Path, *inputs: Path) -> None:
     """Refuse, before any work is done, an output that cannot be written in the end, or that is one of the inputs."""
     from rcgp.saving import check_writable
@@ -318,9 +292,19 @@ def _check_output(path: Path, *inputs: Path) -> None:
             raise ValueError(f"{str(path)!r} is an input: writing there would overwrite it; choose another name")
 
 
+def _check_table_output(path: Path, *inputs: Path) -> None:
+    """As :func:`_check_output`, for a table."""
+    _check_output(path, *inputs)
+    if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
+        raise ValueError(f"{str(path)!r}: tables are written as .csv or .parquet")
+
+
 def _results() -> Console:
     return Console(highlight=False)
 
 
 def _messages() -> Console:
     return Console(stderr=True, highlight=False)
+
+
+_add_commands()

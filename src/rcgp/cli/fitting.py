@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sklearn.exceptions import ConvergenceWarning
@@ -19,11 +21,19 @@ from rcgp import FitError
 from rcgp.chunked.memory import available_memory, gigabytes, inducing_bytes
 from rcgp.cli.options import Choice, Options, Weight, many
 from rcgp.estimator import RCGPRegressor, SparseRCGPRegressor
-from rcgp.estimator.contract import as_tensor
-from rcgp.estimator.inputs import far_input
 from rcgp.estimator.intervals import IntervalWarning, doubt_of
 from rcgp.estimator.outliers import NoiseLawWarning
-from rcgp.table import Encoding, TableError, encode, learn_encoding, read_table
+from rcgp.models.defaults import NORMAL_MAD
+from rcgp.table import (
+    CsvFormat,
+    Encoding,
+    TableError,
+    encode,
+    learn_encoding,
+    read_table,
+    row_names,
+    suspicious_inputs,
+)
 
 __all__ = ["Fitted", "Regressor", "fit_plain", "fit_table"]
 
@@ -32,43 +42,86 @@ Regressor: TypeAlias = RCGPRegressor | SparseRCGPRegressor
 # n x n matrices of float64 held at the peak, as measured: while hyperparameters are chosen on n rows, and by an exact
 # model of n rows that has them.
 _SEARCH_MATRICES, _MODEL_MATRICES = 4.5, 3.5
+# A target is strongly skewed if the upper twentieth is this many times as far from the median as the lower one: as of
+# a lognormal variable whose logarithm has a standard deviation of 2/3. Fewer rows than that say little about it.
+_SKEWED, _SKEW_ROWS = 3.0, 20
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted model, the numbers that it was fitted to, and what the user should know."""
+    """A fitted model, the numbers that it was fitted to, and what the user should know.
+
+    Attributes:
+        y: ``n`` observations in the units of the table.
+        table: as it was read, with the rows that were left out.
+        names: of the ``n`` rows, if a column holds them.
+    """
 
     model: Regressor
     encoding: Encoding
     X: pd.DataFrame
     y: pd.Series[float]
     notices: list[str]
+    table: pd.DataFrame
+    names: pd.Series[str] | None
+
+    @property
+    def fitted_y(self) -> pd.Series[float]:
+        """The ``n`` observations in the units of the fit."""
+        return self.y.transform(np.log) if self.encoding.log else self.y
+
+    @property
+    def expected(self) -> NDArray[np.float64]:
+        """What all other rows predict for each of the ``n``, in the units of the table."""
+        mean: NDArray[np.float64] = self.model.loo_mean_
+        with np.errstate(over="ignore"):
+            return np.exp(mean) if self.encoding.log else mean
+
+    @property
+    def labels(self) -> list[object]:
+        """What to call the ``n`` rows: by name, and by number where there is none."""
+        rows = list(self.y.index)
+        return rows if self.names is None else [name or row for name, row in zip(self.names, rows, strict=True)]
 
 
-def fit_table(path: Path, options: Options, console: Console) -> Fitted:
-    """Read a table, turn it into numbers and fit the robust model, showing progress on the console."""
-    table = read_table(path)
+def fit_table(path: Path, options: Options, console: Console, new_columns: Sequence[str] = ()) -> Fitted:
+    """Read a table, turn it into numbers and fit the robust model, showing progress on the console.
+
+    Raises:
+        TableError: also if the table has one of the new columns already.
+    """
+    form = CsvFormat(options.encoding, options.separator, options.decimal, options.date_format)
+    table = read_table(path, form)
     columns = list(table.columns)
+    for name in set(new_columns) & set(columns):
+        raise TableError(f"the table already has a column {name!r}: rename it, or start from the table without it")
     features = _column_names(options.features, columns) if options.features else None
     exclude = _column_names(options.exclude or (), columns)
-    encoding, notices = learn_encoding(table, options.target, features, options.missing.value, exclude)
+    encoding, notices = learn_encoding(
+        table, options.target, features, options.missing.value, exclude, form, options.row_id
+    )
+    encoding = replace(encoding, log=options.log)
     encoded = encode(table, encoding, options.missing.value)
     if encoded.y is None:  # which encode gives when asked for it
         raise TypeError("the target is missing")
     rows = len(encoded.y)
     choice = options.for_rows(rows)
     _check_memory(rows, choice, options)
+    y = _logarithm(encoded.y) if options.log else encoded.y
     model = _regressor(options, choice, options.weight)
-    _fit(model, encoded.X, encoded.y, console, "Fitting the model")
-    notices += [*encoded.notices, *_input_notices(encoded.X)]
-    notices += [*_choice_notices(model, rows, choice, options), *_fit_notices(model, encoded.y)]
-    return Fitted(model, encoding, encoded.X, encoded.y, notices)
+    _fit(model, encoded.X, y, console, "Fitting the model")
+    notices += [*encoded.notices, *suspicious_inputs(encoded.X, encoding)]
+    notices += [] if options.log else _skew_notices(encoded.y)
+    notices += [*_choice_notices(model, rows, choice, options), *_fit_notices(model, y)]
+    names = row_names(table, encoding.row_id)
+    names = None if names is None else names.loc[encoded.y.index]
+    return Fitted(model, encoding, encoded.X, encoded.y, notices, table, names)
 
 
 def fit_plain(fitted: Fitted, options: Options, console: Console) -> Regressor:
     """An ordinary GP of the same data, for comparison; sparse if the other is."""
     plain = _regressor(options, options.for_rows(len(fitted.y)), Weight.constant)
-    _fit(plain, fitted.X, fitted.y, console, "Fitting a plain GP to compare")
+    _fit(plain, fitted.X, fitted.fitted_y, console, "Fitting a plain GP to compare")
     return plain
 
 
@@ -126,12 +179,35 @@ def _check_memory(rows: int, choice: Choice, options: Options) -> None:
         raise TableError(f"{what} about {gigabytes(needed)} GB of memory, and {gigabytes(free)} are free: {remedy}")
 
 
-def _input_notices(X: pd.DataFrame) -> list[str]:
-    """An input that is probably a mistake: it harms its own row only, but whoever made the table wants to know."""
-    far = far_input(as_tensor(X))
-    if far is None:
+def _logarithm(y: pd.Series[float]) -> pd.Series[float]:
+    """The logarithm of a target that is positive. Raises TableError naming the first row where it is not."""
+    bad = (y <= 0).to_numpy()
+    if bad.any():
+        first = int(bad.argmax())
+        raise TableError(
+            f"row {y.index[first]} of column {str(y.name)!r} is {y.iloc[first]:g}, and --log needs positive values "
+            f"({int(bad.sum())} of {len(y)} are not): correct it, or leave --log out"
+        )
+    log = y.transform(np.log).rename(f"log {y.name}")
+    if log.nunique() == 1:
+        raise TableError(f"every value of {str(y.name)!r} has the same logarithm: there is nothing to predict")
+    return log
+
+
+def _skew_notices(y: pd.Series[float]) -> list[str]:
+    """Suggest --log for a positive target with a long upper tail that its logarithm does not have."""
+    if len(y) < _SKEW_ROWS or y.min() <= 0:
         return []
-    return [f"look at row {X.index[far.row]}, whose {str(X.columns[far.column])!r} is {far.told}"]
+    low, middle, high = (float(value) for value in np.quantile(y, [0.05, 0.5, 0.95]))
+    if high - middle < _SKEWED * (middle - low):
+        return []
+    tails = (math.log(high / middle), math.log(middle / low))
+    if max(tails) > 2 * min(tails):
+        return []
+    return [
+        f"the target {str(y.name)!r} is positive and strongly skewed: half of it is below {middle:.4g} and a twentieth "
+        f"above {high:.4g}; --log may fit better"
+    ]
 
 
 def _choice_notices(model: Regressor, rows: int, choice: Choice, options: Options) -> list[str]:
@@ -155,7 +231,7 @@ def _fit_notices(model: Regressor, y: pd.Series[float]) -> list[str]:
     if model.weight == "learned":
         return notices
     # With a weight that was given, outliers count towards the noise.
-    typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / 0.6745
+    typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / NORMAL_MAD
     if typical < 1 / 3 and model.outliers_.any() and model.noise_variance_ > 1e-6 * float(y.var()):
         notices.append(
             f"outliers have inflated the fitted noise: errors are typically {typical:.2g} of what the model expects, "

@@ -1,12 +1,14 @@
-"""The options that several commands have in common, and those of ``reproduce``, each with its help."""
+"""The options that several commands share, each with its help."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -14,28 +16,31 @@ __all__ = [
     "SPARSE_ABOVE",
     "Choice",
     "Data",
+    "DateFormat",
+    "Decimal",
+    "DecimalOption",
     "Exclude",
     "Features",
     "FitRows",
     "Inducing",
     "LocalNoise",
+    "Log",
     "Mean",
     "MeanOption",
-    "Methods",
     "Missing",
     "MissingOption",
     "Options",
-    "Protocol",
-    "ProtocolOption",
-    "Redo",
     "Restarts",
+    "RowId",
     "Seed",
+    "Separator",
     "SparseOption",
-    "Splits",
     "Target",
+    "TextEncoding",
     "Weight",
     "WeightOption",
     "many",
+    "with_options",
 ]
 
 #: Tables of more rows than this are fitted through inducing points unless told otherwise. An exact fit takes half a
@@ -60,6 +65,13 @@ class Weight(StrEnum):
     imq = "imq"
     se = "se"
     constant = "constant"
+
+
+class Decimal(StrEnum):
+    """Decimal marks."""
+
+    point = "."
+    comma = ","
 
 
 class Mean(StrEnum):
@@ -139,26 +151,56 @@ FitRows = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 
-@dataclass(frozen=True)
+RowId = Annotated[
+    str | None,
+    typer.Option("--id", metavar="COLUMN", help="Column that names the rows; not a feature.", show_default=False),
+]
+Log = Annotated[
+    bool,
+    typer.Option("--log", help="Fit the logarithm of a positive target; results are in its own units."),
+]
+TextEncoding = Annotated[
+    str | None, typer.Option(help="Encoding of a CSV file, such as cp1252.", show_default="UTF-8 or UTF-16")
+]
+DecimalOption = Annotated[Decimal | None, typer.Option(help="Decimal mark of a CSV file.", show_default=".")]
+Separator = Annotated[
+    str | None,
+    typer.Option(help="Character between the cells of a CSV file, or 'tab'.", show_default="found from the file"),
+]
+DateFormat = Annotated[
+    str | None,
+    typer.Option(help="Format of dates, such as %d/%m/%Y for 31/12/2024.", show_default="unambiguous dates only"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to fit, as the command line says; ``None`` where it does not say.
+    """How to read and fit a table, as the command line says; ``None`` where it does not say.
+
+    Each field is an option of every command that fits: see :func:`with_options`.
 
     Raises:
         typer.BadParameter: where some exclude each other.
     """
 
-    target: str
-    features: Sequence[str] | None
-    exclude: Sequence[str] | None
-    missing: Missing
-    weight: Weight
-    local_noise: bool
-    mean: Mean
-    restarts: int | None
-    sparse: bool | None
-    inducing: int | None
-    fit_rows: int | None
-    seed: int
+    target: Target
+    features: Features = None
+    exclude: Exclude = None
+    row_id: RowId = None
+    log: Log = False
+    missing: MissingOption = Missing.error
+    encoding: TextEncoding = None
+    decimal: DecimalOption = None
+    separator: Separator = None
+    date_format: DateFormat = None
+    weight: WeightOption = Weight.learned
+    local_noise: LocalNoise = True
+    mean: MeanOption = Mean.median
+    restarts: Restarts = None
+    sparse: SparseOption = None
+    inducing: Inducing = None
+    fit_rows: FitRows = None
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if self.sparse is not None:
@@ -195,6 +237,34 @@ class Choice:
     fit_rows: int
 
 
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each field of :class:`Options` in place of its parameter ``options``."""
+    hints = get_type_hints(Options, include_extras=True)
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    shared = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hints[field.name],
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+        )
+        for field in fields(Options)
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        options = Options(**{field.name: given.pop(field.name) for field in fields(Options)})
+        command(options=options, **given)
+
+    every = [
+        *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.name != "options"),
+        *shared,
+    ]
+    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+    return run
+
+
 def _check_kind(options: Options, sparse: bool, why: str = "") -> None:
     """Refuse an option that means nothing to a kind of fit."""
     if sparse and options.restarts is not None:
@@ -211,46 +281,3 @@ def _check_kind(options: Options, sparse: bool, why: str = "") -> None:
 def many(count: int) -> str:
     """A number of things, for people: from ten thousand on with gaps."""
     return f"{count:,}".replace(",", " ") if count >= 10_000 else str(count)
-
-
-class Protocol(StrEnum):
-    """How the experiments are set up."""
-
-    paper = "paper"
-    published = "published"
-
-
-ProtocolOption = Annotated[
-    Protocol | None,
-    typer.Option(
-        help="The paper's text, or the authors' published experiment where it differs; means nothing to figures.",
-        show_default="paper",
-    ),
-]
-Splits = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Repetitions of each configuration; at most 10 in table2, table_sparse and figure_sparse, and one in "
-        "other figures and with --quick.",
-        show_default="50",
-    ),
-]
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="A,B,C",
-        help="Run only these methods of a table, such as gp,rcgp; what is recorded of others is still shown. "
-        "Means nothing to table2 and figures, whose runs are not of single methods.",
-        show_default=False,
-    ),
-]
-Redo = Annotated[
-    str | None,
-    typer.Option(
-        metavar="METHOD",
-        help="Make the recorded runs of this method, or of 'all', again and nothing else: those that other code made, "
-        "if there are any. The newer record of a run counts.",
-        show_default=False,
-    ),
-]

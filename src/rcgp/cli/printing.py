@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -31,19 +32,26 @@ __all__ = [
 ]
 
 
-def suspicion(model: Regressor, y: pd.Series[float]) -> pd.DataFrame:
+def suspicion(
+    model: Regressor,
+    y: pd.Series[float],
+    expected: NDArray[np.float64] | None = None,
+    names: pd.Series[str] | None = None,
+) -> pd.DataFrame:
     """Every row with what the others predict there, the most suspicious first.
 
-    Columns: row, observed, expected, residual, score (the residual in standard deviations), weight,
-    outlier_probability, outlier. Sorted by that probability and, where it is equal, by the size of the score.
+    Columns: row, id where a column names the rows, observed, expected, residual, score (the residual in standard
+    deviations), weight, outlier_probability, outlier. Sorted by that probability and, where it is equal, by the size of
+    the score. With --log, expected is the median in the units of the table, and score is that of the logarithm.
     """
-    observed = y.to_numpy()
+    observed, expected = y.to_numpy(), model.loo_mean_ if expected is None else expected
     rows = pd.DataFrame(
         {
             "row": y.index.to_numpy(),
+            **({} if names is None else {"id": names.to_numpy(dtype=object)}),
             "observed": observed,
-            "expected": model.loo_mean_,
-            "residual": observed - model.loo_mean_,
+            "expected": expected,
+            "residual": observed - expected,
             "score": model.outlier_scores_,
             "weight": model.weights_,
             "outlier_probability": model.outlier_probability_,
@@ -77,7 +85,7 @@ def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
 def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
     """What was fitted, how well the rows predict each other, and which do not fit in."""
     model, y = fitted.model, fitted.y
-    rows = suspicion(model, y)
+    rows = suspicion(model, y, fitted.expected, fitted.names)
     error = rows["residual"].abs()
     report = model.fit_report_
     sparse = [("inducing points", f"{len(model.inducing_points_)}")] if isinstance(model, SparseRCGPRegressor) else []
@@ -111,13 +119,15 @@ def print_doubts(doubts: Iterable[str], console: Console) -> None:
 
 def print_rows(rows: pd.DataFrame, console: Console) -> None:
     """Rows as :func:`suspicion` gives them. A line each, whatever the width of the terminal."""
-    lines = [["row", "observed", "expected", "residual", "in sd", "weight", "outlier probability", "flag"]]
+    name = ["id"] if "id" in rows else []
+    lines = [["row", *name, "observed", "expected", "residual", "in sd", "weight", "outlier probability", "flag"]]
     for row in rows.itertuples(index=False):
         values: Any = row
         numbers = (values.observed, values.expected, values.residual, values.score, values.weight)
         flag = "outlier" if values.outlier else ""
-        lines.append([str(values.row), *map(number, numbers), f"{values.outlier_probability:.3f}", flag])
-    _print_columns(lines, console, right=range(7), head=True)
+        name = [printable(values.id)] if "id" in rows else []
+        lines.append([str(values.row), *name, *map(number, numbers), f"{values.outlier_probability:.3f}", flag])
+    _print_columns(lines, console, right=range(len(lines[0]) - 1), head=True)
 
 
 def print_notices(notices: Iterable[str], console: Console) -> None:
@@ -145,7 +155,7 @@ def _verdict(fitted: Fitted) -> tuple[tuple[str, str], ...]:
 
 def _coverage(fitted: Fitted) -> tuple[float, float]:
     """Share of the rows inside their 95 % leave-one-out interval by the law: of those not flagged, and of all."""
-    rows = rows_of(fitted.model, fitted.X, np.asarray(fitted.y, dtype=np.float64), tuple(fitted.y.index))
+    rows = rows_of(fitted.model, fitted.X, np.asarray(fitted.fitted_y, dtype=np.float64), tuple(fitted.y.index))
     good = rows.inside[~rows.flagged]
     return float(good.mean()) if len(good) else math.nan, float(rows.inside.mean())
 
@@ -154,9 +164,10 @@ def _noise(fitted: Fitted) -> str:
     """Standard deviation of the noise; its range where it differs from place to place."""
     noise = fitted.model.noise_std(fitted.X)
     low, middle, high = np.quantile(noise, [0.0, 0.5, 1.0])
+    of = " of the logarithm" if fitted.encoding.log else ""
     if high <= low * (1.0 + 1e-6):
-        return f"standard deviation {number(middle)}"
-    return f"standard deviation {number(low)} to {number(high)} from place to place, median {number(middle)}"
+        return f"standard deviation {number(middle)}{of}"
+    return f"standard deviation {number(low)} to {number(high)} from place to place, median {number(middle)}{of}"
 
 
 def _print_lengthscales(fitted: Fitted, console: Console) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import typer
 
 from rcgp.cli.app import app
-from rcgp.core.linalg import NotPositiveDefiniteError
 
 __all__ = ["run"]
 
@@ -46,10 +45,12 @@ def run(arguments: list[str] | None = None) -> int:
     except MemoryError:
         return _fail("there is not enough memory for a table of this size")
     except ModuleNotFoundError as error:
+        if error.name == "rcgp_paper":
+            return _fail("'rcgp reproduce' needs rcgp-paper; pip install \"rcgp[paper]\" brings it")
         return _fail(f'{error.name} is missing; pip install "rcgp[demo]" brings everything that the commands use')
     except OSError as error:
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
-    except (ValueError, ArithmeticError, NotPositiveDefiniteError) as error:
+    except (ValueError, ArithmeticError) as error:  # a matrix that is not positive definite is an ArithmeticError
         return _fail(" ".join(str(error).split()) or type(error).__name__)
     return 0
 
@@ -59,7 +60,7 @@ def _command_of(arguments: Sequence[str]) -> str:
     known = [
         argument
         for argument in arguments[:1]
-        if argument in ("fit", "predict", "outliers", "report", "optimise", "reproduce", "demo")
+        if argument in ("fit", "predict", "outliers", "report", "clean", "optimise", "reproduce", "demo")
     ]
     return f"{known[0]} " if known else ""
 

@@ -7,7 +7,7 @@ would take ``1_000``, and pandas decides for itself what is missing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn, TypeAlias
 
 import numpy as np
@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rcgp.table.dates import AMBIGUOUS_DATE, days_from_text, days_from_timestamps, looks_like_a_date
-from rcgp.table.errors import TableError, shown
+from rcgp.table.errors import TableError, reason, shown
+from rcgp.table.format import CsvFormat
 
 __all__ = ["Cells", "Kind"]
 
@@ -29,6 +30,7 @@ _MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null")
 _MISSING_AMONG_NUMBERS = ("none", "-", "?")
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _INFINITE = r"^[+-]?(?i:inf|infinity|∞)$"
+_DROP = "correct it, or use --missing drop to leave such rows out"
 #: $10.50, 12 € or 15%.
 _WITH_UNIT = r"^[+-]?([$€£¥]\s*[0-9.,]*[0-9][0-9.,]*|[0-9.,]*[0-9][0-9.,]*\s*[$€£¥%])$"
 #: 1,5 or 1,234.5 or 1.234,5: a number to the eye, but not certainly which.
@@ -43,20 +45,22 @@ class Cells:
         name: of the column, for messages.
         values: ``n`` Arrow numbers, dates, timestamps, or texts without spaces around them; null where missing.
         rows: ``n`` row numbers, for messages.
+        form: how numbers and dates are written.
     """
 
     name: str
     values: pa.Array
     rows: pd.Index
+    form: CsvFormat
 
     @classmethod
-    def of(cls, column: pd.Series, name: str) -> Cells:
+    def of(cls, column: pd.Series, name: str, form: CsvFormat) -> Cells:
         """The cells of a pandas column. Raises TableError for types that are neither number, date nor text."""
         try:
             values = pa.Array.from_pandas(column)
             if isinstance(values, pa.ChunkedArray):
                 values = values.combine_chunks()
-            return cls(name, _cleaned(values), column.index)
+            return cls(name, _cleaned(values), column.index, form)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             kind = getattr(column.dtype, "pyarrow_dtype", column.dtype)
             what = "values of mixed types" if kind == np.dtype(object) else f"values of type {shown(str(kind))}"
@@ -72,48 +76,61 @@ class Cells:
 
     def where(self, keep: NDArray[np.bool_]) -> Cells:
         """The cells of some of the rows."""
-        return Cells(self.name, self.values.filter(pa.array(keep)), self.rows[keep])
-
-    # Below, no cell may be missing any more.
+        return replace(self, values=self.values.filter(pa.array(keep)), rows=self.rows[keep])
 
     def kind(self) -> Kind:
         """What the column holds, by the majority of its cells: half of them numbers make it a column of numbers.
 
-        So a column of numbers with a bad cell is not taken for a category; :meth:`numbers` names the cell.
+        So a column of numbers with a bad cell is not taken for a category. Missing cells do not count.
         """
         if not self._is_text():
             return "date" if pa.types.is_temporal(self.values.type) else "number"
-        if _look_like_numbers(self.values).mean() >= 0.5:
+        text = self.values.drop_null()
+        if self.form.date_format and _most(_dates_as_formatted(text, self.form.date_format)):
+            return "date"
+        if _cast(self._pointed(), pa.float64()) is not None or _most(_look_like_numbers(text)):
             return "number"
-        return "date" if looks_like_a_date(self.values).mean() >= 0.5 else "category"
+        return "date" if _most(looks_like_a_date(text)) else "category"
 
-    def numbers(self) -> NDArray[np.float64]:
-        """The ``n`` cells as finite numbers. Raises TableError naming the first that is not one."""
+    def read(self, kind: Literal["number", "date"]) -> NDArray[np.float64]:
+        """The ``n`` cells as finite numbers or as days since 1970-01-01; NaN where one is missing or neither.
+
+        Raises TableError where the type of the column is another.
+        """
+        if kind == "date":
+            if not self._is_text() and not pa.types.is_temporal(self.values.type):
+                self._refuse_type("dates")
+            return self._days()
         if pa.types.is_temporal(self.values.type):
             self._refuse_type("numbers")
+        values = self.values
         if self._is_text():
-            numbers = np.full(len(self.values), np.nan)
-            fits = self._matches(_NUMBER)
-            numbers[fits] = self.values.filter(pa.array(fits)).to_numpy(zero_copy_only=False).astype(np.float64)
-        else:
-            numbers = self.values.to_numpy(zero_copy_only=False).astype(np.float64)
-        bad = ~np.isfinite(numbers)
+            text = self._pointed()
+            values = _cast(text, pa.float64())
+            if values is None:
+                fits = pc.match_substring_regex(text, _NUMBER)
+                values = pc.if_else(fits, text, pa.scalar(None, pa.string())).cast(pa.float64())
+        numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return np.where(np.isfinite(numbers), numbers, np.nan)
+
+    def bad(self, kind: Literal["number", "date"]) -> NDArray[np.bool_]:
+        """Which of the ``n`` cells hold a value that is not one of this kind."""
+        return np.isnan(self.read(kind)) & ~self.missing()
+
+    def numbers(self) -> NDArray[np.float64]:
+        """The ``n`` cells, none missing, as finite numbers. Raises TableError naming the first that is not one."""
+        values = self.read("number")
+        bad = np.isnan(values)
         if bad.any():
             self._refuse_number(bad)
-        return numbers
+        return values
 
     def dates(self) -> NDArray[np.float64]:
-        """The ``n`` cells as days since 1970-01-01. Raises TableError naming the first that is not a date."""
-        if pa.types.is_temporal(self.values.type):
-            return days_from_timestamps(self.values)
-        if not self._is_text():
-            self._refuse_type("dates")
-        days = days_from_text(self.values)
+        """The ``n`` cells, none missing, as days since 1970-01-01. Raises TableError naming the first bad one."""
+        days = self.read("date")
         bad = np.isnan(days)
         if bad.any():
-            ambiguous = bool(pc.match_substring_regex(self.values[int(bad.argmax())], AMBIGUOUS_DATE).as_py())
-            wanted = "an unambiguous date" if ambiguous else "a date"
-            self._refuse(bad, wanted, "write dates as 2024-12-31, or leave the cell empty and use --missing drop")
+            self.refuse_date(bad)
         return days
 
     def texts(self) -> pa.Array:
@@ -123,6 +140,10 @@ class Cells:
         truth = pc.match_substring_regex(self.values, "^(?i:true|false)$")
         return pc.if_else(truth, pc.utf8_lower(self.values), self.values)
 
+    def without(self, bad: NDArray[np.bool_]) -> Cells:
+        """The same with some of the cells missing."""
+        return replace(self, values=pc.if_else(pa.array(bad), pa.scalar(None, self.values.type), self.values))
+
     def row(self, position: int) -> str:
         """Where a cell is, for messages: ``row 3 of column 'size'``."""
         return f"row {self.rows[position]} of column {shown(self.name)}"
@@ -130,22 +151,54 @@ class Cells:
     def _is_text(self) -> bool:
         return bool(pa.types.is_string(self.values.type))
 
-    def _matches(self, pattern: str) -> NDArray[np.bool_]:
-        mask: NDArray[np.bool_] = pc.match_substring_regex(self.values, pattern).to_numpy(zero_copy_only=False)
-        return mask
+    def _pointed(self) -> pa.Array:
+        """The texts with a decimal point where the file has a comma; a point is no part of a number there."""
+        if self.form.decimal != ",":
+            return self.values
+        return pc.replace_substring(pc.replace_substring(self.values, ".", "_"), ",", ".")
+
+    def _days(self) -> NDArray[np.float64]:
+        """As :meth:`read`."""
+        present = ~self.missing()
+        days = np.full(len(present), np.nan)
+        values = self.values.drop_null()
+        if not self._is_text():
+            days[present] = days_from_timestamps(values)
+            return days
+        read = days_from_text(values)
+        if self.form.date_format:
+            formatted = _dates_as_formatted(values, self.form.date_format)
+            read = np.where(np.isnan(formatted), read, formatted)
+        days[present] = read
+        return days
 
     def _refuse_number(self, bad: NDArray[np.bool_]) -> NoReturn:
         cell = str(self.values[int(bad.argmax())].as_py())
         text = pa.scalar(cell)
-        advice = "correct it, or leave the cell empty and use --missing drop"
+        advice = _DROP
         if bool(pc.match_substring_regex(text, _WITH_COMMA).as_py()):
             advice = "write a decimal point and no thousands separators"
+            advice += "" if self.form.decimal == "," else ", or use --decimal ,"
         elif bool(pc.match_substring_regex(text, r"[$€£¥%]").as_py()):
             advice = "write the number without its unit"
+        elif self.form.decimal == "," and bool(pc.match_substring_regex(text, _NUMBER).as_py()):
+            advice = "write a decimal comma, or leave --decimal out"
         infinite = f"{_NUMBER}|{_INFINITE}"  # what is a number in form is refused only for being beyond all floats
-        self._refuse(
-            bad, "a finite number" if bool(pc.match_substring_regex(text, infinite).as_py()) else "a number", advice
-        )
+        finite = self.form.decimal != "," and bool(pc.match_substring_regex(text, infinite).as_py())
+        self._refuse(bad, "a finite number" if finite else "a number", advice)
+
+    def refuse_date(self, bad: NDArray[np.bool_]) -> NoReturn:
+        """Raise TableError naming the first bad cell."""
+        ambiguous = bool(pc.match_substring_regex(self.values[int(bad.argmax())], AMBIGUOUS_DATE).as_py())
+        if ambiguous:
+            self._refuse(bad, "an unambiguous date", "write dates as 2024-12-31, or use --date-format '%d/%m/%Y'")
+        self._refuse(bad, "a date", f"write dates as 2024-12-31, name their form with --date-format, or {_DROP}")
+
+    def refuse(self, bad: NDArray[np.bool_], kind: Literal["number", "date"]) -> NoReturn:
+        """Raise TableError naming the first cell that is not a number or not a date."""
+        if kind == "number":
+            self._refuse_number(bad)
+        self.refuse_date(bad)
 
     def _refuse(self, bad: NDArray[np.bool_], wanted: str, advice: str) -> NoReturn:
         first, count = int(bad.argmax()), np.count_nonzero(bad)
@@ -176,19 +229,50 @@ def _cleaned(values: pa.Array) -> pa.Array:
     # Decimals go through their digits, which gives the nearest float; booleans are the categories false and true.
     if not any(is_kind(kind) for is_kind in (*texts, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)):
         raise TypeError(str(kind))
-    text = pc.utf8_trim_whitespace(values.cast(pa.string()))
-    nothing = pa.scalar(None, pa.string())
-    text = pc.if_else(pc.is_in(pc.utf8_lower(text), pa.array(_MISSING)), nothing, text)
-    doubtful = pc.is_in(pc.utf8_lower(text), pa.array(_MISSING_AMONG_NUMBERS))
+    text = values.cast(pa.string())
+    numbers = _cast(text, pa.float64())
+    if numbers is not None and not pc.any(pc.is_nan(numbers)).as_py():
+        return text  # nothing to trim, and nothing that stands for a missing value
+    text = pc.utf8_trim_whitespace(text)
+    lower, nothing = pc.utf8_lower(text), pa.scalar(None, pa.string())
+    text = pc.if_else(pc.is_in(lower, pa.array(_MISSING)), nothing, text)
+    doubtful = pc.is_in(lower, pa.array(_MISSING_AMONG_NUMBERS))
     if pc.any(doubtful).as_py():
         others = text.filter(pc.and_(pc.invert(doubtful), pc.is_valid(text)))
-        if len(others) and max(_look_like_numbers(others).mean(), looks_like_a_date(others).mean()) >= 0.5:
+        if len(others) and (_most(_look_like_numbers(others)) or _most(looks_like_a_date(others))):
             text = pc.if_else(doubtful, nothing, text)
     return text
 
 
+def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """All texts as another type; ``None`` if one of them cannot be."""
+    try:
+        return text.cast(kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _most(cells: NDArray[np.bool_] | NDArray[np.float64]) -> bool:
+    """Whether at least half of the cells are true, or numbers."""
+    return bool(len(cells)) and bool(np.mean(cells if cells.dtype == bool else ~np.isnan(cells)) >= 0.5)
+
+
 def _look_like_numbers(text: pa.Array) -> NDArray[np.bool_]:
-    """Which texts are numbers, well written or not."""
+    """Which texts, none missing, are numbers, well written or not."""
     patterns = (_NUMBER, _INFINITE, _WITH_COMMA, _WITH_UNIT)
     mask: NDArray[np.bool_] = pc.match_substring_regex(text, "|".join(patterns)).to_numpy(zero_copy_only=False)
     return mask
+
+
+def _dates_as_formatted(text: pa.Array, date_format: str) -> NDArray[np.float64]:
+    """Days since 1970-01-01 of texts, none missing, in this format; NaN where one is in another."""
+    cells = text.to_pandas()
+    try:
+        when = pd.to_datetime(cells, format=date_format, errors="coerce", utc=True)
+    except ValueError as error:
+        raise TableError(f"--date-format {shown(date_format)} is not a format: {reason(error)}") from None
+    since = when.dt.tz_localize(None).to_numpy("M8[us]") - np.datetime64(0, "us")
+    days = since / np.timedelta64(1, "D")
+    # 123456 may be read by %Y%m%d as a day in the year 1234, but is not written so.
+    same = ~_look_like_numbers(text) | (when.dt.strftime(date_format) == cells).to_numpy(dtype=bool)
+    return np.where(same, days, np.nan)

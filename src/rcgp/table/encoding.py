@@ -7,12 +7,13 @@ here checks itself when it is made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from rcgp.table.cells import Kind
 from rcgp.table.errors import TableError, listed, shown
+from rcgp.table.format import CsvFormat
 
 __all__ = ["MOST_LEVELS", "Column", "Encoding"]
 
@@ -69,10 +70,16 @@ class Encoding:
     Attributes:
         target: name of the column to predict, a column of numbers.
         columns: the columns to predict it from, in order.
+        form: how numbers and dates are written in CSV files.
+        row_id: name of the column that names the rows, if there is one.
+        log: whether the model predicts the logarithm of the target.
     """
 
     target: str
     columns: tuple[Column, ...]
+    form: CsvFormat = field(default_factory=CsvFormat)
+    row_id: str | None = None
+    log: bool = False
 
     def __post_init__(self) -> None:
         _check_text(self.target, "the name of the target")
@@ -82,6 +89,8 @@ class Encoding:
             raise TableError(f"the target {shown(self.target)} cannot be one of the features as well")
         _check_distinct([column.name for column in self.columns], "columns")
         _check_distinct(self.feature_names, "features")
+        if self.row_id is not None:
+            _check_text(self.row_id, "the name of the id column")
 
     @property
     def feature_names(self) -> list[str]:
@@ -91,20 +100,25 @@ class Encoding:
     def to_json(self) -> dict[str, Any]:
         """A description in plain dictionaries, lists and texts."""
         columns = [{"name": c.name, "kind": c.kind, "levels": list(c.levels)} for c in self.columns]
-        return {"target": self.target, "columns": columns}
+        form = self.form.to_json()
+        return {"target": self.target, "columns": columns, "format": form, "id": self.row_id, "log": self.log}
 
     @classmethod
     def from_json(cls, description: object) -> Encoding:
         """The encoding that :meth:`to_json` described. Raises TableError for anything that it cannot have written."""
-        fields = _fields(description, {"target": str, "columns": list}, "the description of the table")
+        types = {"target": str, "columns": list, "format": dict, "id": (str, type(None)), "log": bool}
+        if isinstance(description, dict):  # a model saved before there were these options
+            description = {"format": CsvFormat().to_json(), "id": None, "log": False, **description}
+        fields = _fields(description, types, "the description of the table")
         columns = []
         for item in fields["columns"]:
             column = _fields(item, {"name": str, "kind": str, "levels": list}, "the description of a column")
             columns.append(Column(column["name"], column["kind"], tuple(column["levels"])))
-        return cls(fields["target"], tuple(columns))
+        form = CsvFormat.from_json(fields["format"])
+        return cls(fields["target"], tuple(columns), form, fields["id"], fields["log"])
 
 
-def _fields(description: object, types: dict[str, type], what: str) -> dict[str, Any]:
+def _fields(description: object, types: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The description, if it is a dictionary with exactly these keys and types."""
     if not isinstance(description, dict) or set(description) != set(types):
         raise TableError(f"{what} must have the fields {listed(types)}: the file is damaged")

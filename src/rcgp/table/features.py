@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rcgp.table.cells import Cells
+from rcgp.table.cells import Cells, Kind
 from rcgp.table.encoding import MOST_LEVELS, Column, Encoding
 from rcgp.table.errors import TableError, listed, shown
+from rcgp.table.format import CsvFormat
 
-__all__ = ["Encoded", "Missing", "encode", "learn_encoding"]
+__all__ = ["Encoded", "Missing", "encode", "learn_encoding", "row_names"]
 
 Missing: TypeAlias = Literal["drop", "error"]
 
@@ -30,6 +31,8 @@ Missing: TypeAlias = Literal["drop", "error"]
 _IDENTIFIER_SHARE = 0.9
 #: With fewer rows, different texts in all of them say nothing.
 _IDENTIFIER_ROWS = 5
+#: Cells named in a notice; of more, only the number is given.
+_NAMED_CELLS = 5
 
 
 @dataclass(frozen=True)
@@ -55,21 +58,27 @@ def learn_encoding(
     features: Sequence[str] | None = None,
     missing: Missing = "error",
     exclude: Sequence[str] = (),
+    form: CsvFormat | None = None,
+    row_id: str | None = None,
 ) -> tuple[Encoding, list[str]]:
     """Decide how a training table becomes numbers.
 
     A column is what at least half of its cells look like: numbers (with a decimal point; ``1,5`` is refused, as it may
     be one and a half or a thousand and more), dates (see :func:`rcgp.table.dates.days_from_text`; ``03/04/2024`` is
     refused, as it may be in March or April), else categories, one feature for each level, or a single one if there are
-    two levels. Truth values are categories.
+    two levels. Truth values are categories. The format may state how numbers and dates are written.
 
     Args:
         table: the training table, as :func:`rcgp.table.read_table` gives it; its index holds the row numbers that
             messages name.
         target: the column to predict.
         features: the columns to predict it from. ``None``: all others, but for empty ones and identifiers.
-        missing: what to do with rows that lack a value: refuse them or leave them out.
+        missing: what to do with rows that lack a value: refuse them or leave them out. In the latter case, a cell that
+            is not a number or date among at least as many that are counts as missing.
         exclude: columns to leave out.
+        form: how numbers and dates are written.
+        row_id: column that names the rows, which is no feature. ``None``: a first column without a name that holds a
+            different whole number or text in each row.
 
     Returns:
         The encoding, and notices for the user about every column that is not simply numbers. Cost O(cells).
@@ -79,46 +88,78 @@ def learn_encoding(
             values, fewer than two usable rows, and a target that is constant.
     """
     _check_columns(table)
-    excluded = set(exclude)
-    for name in excluded - set(table.columns):
+    form = form or CsvFormat()
+    for name in {*exclude, *([] if row_id is None else [row_id])} - set(table.columns):
         raise TableError(_no_such_column(name, list(table.columns)))
+    if row_id is not None and row_id in (target, *(features or ())):
+        raise TableError(f"the id {shown(row_id)} cannot be the target or a feature as well: name another column")
+    notices, excluded = [], {*exclude, row_id}
+    counting = _counts_rows(table, features, {target, *(features or ()), *excluded}, form)
+    if counting is not None:
+        use = "left out, as it" if row_id else "names the rows and is no feature: it"
+        notices.append(f"column {shown(counting)}: {use} has no name in the file and differs in each row")
+        excluded.add(counting)
     names = [name for name in table.columns if name != target] if features is None else list(features)
     names = [name for name in names if name not in excluded]
     _check_features(names, target)
-    notices = []
+    cells = _cells(table, [target, *names], form)
+    _check_kind(cells[target])  # first: what is missing elsewhere does not matter if this cannot be predicted
+    kinds = {name: column.kind() for name, column in cells.items()}
     if features is None:
         # Not asked for by name: a column that cannot be used is no reason to refuse the table.
-        unusable = _unusable(table, names)
+        unusable = _unusable({name: cells[name] for name in names}, kinds)
         notices += [f"column {shown(name)}: left out, as it {why}" for name, why in unusable.items()]
         names = [name for name in names if name not in unusable]
         if not names:
             raise TableError(f"there is no column to predict {shown(target)} from: {'; '.join(notices)}")
-    all_cells = _cells(table, [target, *names])
-    _check_kind(all_cells[target])  # first: what is missing elsewhere does not matter if this cannot be predicted
-    cells, _ = _complete(all_cells, missing)
+    cells, _, _ = _complete({name: cells[name] for name in [target, *names]}, kinds, missing)
     if len(cells[target].rows) < 2:
         raise TableError("the table has only one usable row: at least two are needed")
     _check_target(cells.pop(target))
     columns = []
     for name in names:
-        column, notice = _learn_column(cells[name])
+        column, notice = _learn_column(cells[name], kinds[name])
         columns.append(column)
         notices.extend(notice)
         if features is None and name.startswith("Unnamed: "):
             notices.append(
                 f"column {shown(name)}: has no name in the file; if it counts rows, leave it out with --exclude"
             )
-    return Encoding(target, tuple(columns)), notices
+    return Encoding(target, tuple(columns), form, row_id or counting), notices
 
 
-def _unusable(table: pd.DataFrame, names: list[str]) -> dict[str, str]:
+def row_names(table: pd.DataFrame, row_id: str | None) -> pd.Series[str] | None:
+    """The names of all rows as text, empty where missing; ``None`` if no column of the table holds them."""
+    if row_id not in table.columns:
+        return None
+    names = table[row_id]
+    return names.astype(str).where(names.notna(), "").str.strip()
+
+
+def _counts_rows(
+    table: pd.DataFrame, features: Sequence[str] | None, used: set[str | None], form: CsvFormat
+) -> str | None:
+    """The first column, if it has no name and a different whole number or text in each row."""
+    first = str(table.columns[0])
+    if first != "Unnamed: 0" or first in used or len(table) < 2:
+        return None
+    if not features and not set(table.columns) - used - {first}:
+        return None  # the only input that there is
+    cells = Cells.of(table[first], first, form)
+    kind = cells.kind()
+    if kind == "date" or cells.missing().any() or len(pc.unique(cells.values)) < len(table):
+        return None
+    return first if kind == "category" or not (cells.read("number") % 1).any() else None
+
+
+def _unusable(cells: dict[str, Cells], kinds: dict[str, Kind]) -> dict[str, str]:
     """Columns that hold nothing, or a different text in nearly every row, and why each cannot be used."""
     reasons = {}
-    for name, cells in _cells(table, names).items():
-        present = cells.where(~cells.missing())
+    for name, column in cells.items():
+        present = column.where(~column.missing()) if column.values.null_count else column
         if not len(present.rows):
             reasons[name] = "has no values at all"
-        elif present.kind() == "category" and (count := _too_many_levels(present)):
+        elif kinds[name] == "category" and (count := _too_many_levels(present)):
             reasons[name] = f"holds {count} different texts in {len(present.rows)} rows, too many for categories"
     return reasons
 
@@ -136,7 +177,7 @@ def encode(table: pd.DataFrame, encoding: Encoding, missing: Missing = "error", 
     Args:
         table: the table; columns that the encoding does not name are ignored.
         encoding: learnt from the training table.
-        missing: what to do with rows that lack a value: refuse them or leave them out.
+        missing: as for :func:`learn_encoding`.
         with_target: read the target too. Without it, as in prediction, the column need not exist.
 
     Returns:
@@ -148,20 +189,23 @@ def encode(table: pd.DataFrame, encoding: Encoding, missing: Missing = "error", 
     """
     _check_columns(table)
     names = [column.name for column in encoding.columns]
-    cells, dropped = _complete(_cells(table, [*names, encoding.target] if with_target else names), missing)
+    kinds: dict[str, Kind] = {column.name: column.kind for column in encoding.columns}
+    kinds[encoding.target] = "number"
+    every = _cells(table, [*names, encoding.target] if with_target else names, encoding.form)
+    cells, dropped, notices = _complete(every, kinds, missing)
     rows = cells[names[0]].rows
     features: dict[str, NDArray[np.float64]] = {}
     for column in encoding.columns:
         features |= zip(column.feature_names, _features(column, cells[column.name]), strict=True)
     y = pd.Series(cells[encoding.target].numbers(), index=rows, name=encoding.target) if with_target else None
-    notices = [f"{dropped} of {len(table)} rows left out: they lack a value"] if dropped else []
+    if dropped:
+        notices.append(f"{dropped} of {len(table)} rows left out: they lack a value")
     return Encoded(pd.DataFrame(features, index=rows), y, notices, dropped)
 
 
-def _learn_column(cells: Cells) -> tuple[Column, list[str]]:
+def _learn_column(cells: Cells, kind: Kind) -> tuple[Column, list[str]]:
     """What a column holds, and what the user should know about it."""
     start = f"column {shown(cells.name)}:"
-    kind = cells.kind()
     if kind == "category":
         column = Column(cells.name, kind, _learn_levels(cells))
         if len(column.levels) == 1:
@@ -208,10 +252,18 @@ def _features(column: Column, cells: Cells) -> list[NDArray[np.float64]]:
     return [(place == column.levels.index(level)).astype(np.float64) for level in column.indicated]
 
 
-def _complete(cells: dict[str, Cells], missing: Missing) -> tuple[dict[str, Cells], int]:
-    """The cells of the rows that lack no value, and how many rows are left out for it."""
+def _complete(
+    cells: dict[str, Cells], kinds: dict[str, Kind], missing: Missing
+) -> tuple[dict[str, Cells], int, list[str]]:
+    """The cells of the rows that lack no value, how many rows are left out, and which cells count as missing."""
     if missing not in get_args(Missing):
         raise TableError(f"missing must be {listed(get_args(Missing))}, got {missing!r:.50}")
+    notices = []
+    if missing == "drop":
+        cells = dict(cells)
+        for name, column in cells.items():
+            cells[name], notice = _without_bad(column, kinds[name])
+            notices += notice
     gaps = {name: column.missing() for name, column in cells.items()}
     for name, gap in gaps.items():
         if gap.all():
@@ -219,7 +271,7 @@ def _complete(cells: dict[str, Cells], missing: Missing) -> tuple[dict[str, Cell
     incomplete = np.logical_or.reduce(list(gaps.values()))
     dropped = int(np.count_nonzero(incomplete))
     if not dropped:
-        return cells, 0
+        return cells, 0, notices
     if missing == "error":
         first = int(incomplete.argmax())
         name = next(name for name, gap in gaps.items() if gap[first])
@@ -229,15 +281,29 @@ def _complete(cells: dict[str, Cells], missing: Missing) -> tuple[dict[str, Cell
         )
     if dropped == len(incomplete):
         raise TableError("every row lacks a value: leave out the columns that are mostly empty with --exclude")
-    return {name: column.where(~incomplete) for name, column in cells.items()}, dropped
+    return {name: column.where(~incomplete) for name, column in cells.items()}, dropped, notices
 
 
-def _cells(table: pd.DataFrame, names: list[str]) -> dict[str, Cells]:
+def _without_bad(cells: Cells, kind: Kind) -> tuple[Cells, list[str]]:
+    """The same with cells that are not of a kind missing, and a notice naming them. Refused if most are not."""
+    if kind == "category" or not (bad := cells.bad(kind)).any():
+        return cells, []
+    count = int(np.count_nonzero(bad))
+    if 2 * count > len(bad) - cells.values.null_count:
+        cells.refuse(bad, kind)
+    some = [f"row {cells.rows[i]} ({shown(str(cells.values[i].as_py()))})" for i in bad.nonzero()[0][:_NAMED_CELLS]]
+    more = f" and {count - len(some)} more" if count > len(some) else ""
+    counts = "counts as missing, as it is" if count == 1 else "count as missing, as they are"
+    what = "no number" if kind == "number" else "no date"
+    return cells.without(bad), [f"column {shown(cells.name)}: {', '.join(some)}{more} {counts} {what}"]
+
+
+def _cells(table: pd.DataFrame, names: list[str], form: CsvFormat) -> dict[str, Cells]:
     """The cells of some columns; TableError naming similar columns for one that does not exist."""
     for name in names:
         if name not in table.columns:
             raise TableError(_no_such_column(name, list(table.columns)))
-    return {name: Cells.of(table[name], name) for name in names}
+    return {name: Cells.of(table[name], name, form) for name in names}
 
 
 def _no_such_column(name: str, names: list[str]) -> str:

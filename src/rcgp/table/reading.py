@@ -1,12 +1,14 @@
 """From a file to a table: CSV or Parquet, whatever its bytes, or one clear sentence.
 
 Nothing is guessed about the cells here: a CSV file gives text, a Parquet file its own types, and what a column means
-is decided in :mod:`rcgp.table.encoding`. CSV is parsed by the standard library's strict reader rather than by pandas,
-which moves surplus cells into an index, fills short rows and turns some texts into missing values without a word.
+is decided in :mod:`rcgp.table.features`. Plain CSV is parsed by Arrow. Where there is anything to complain about, or
+quoting that readers disagree on, the standard library's strict reader takes over and names the line. pandas would move
+surplus cells into an index, fill short rows and turn some texts into missing values without a word.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -19,9 +21,12 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 from rcgp.table.errors import TableError, listed, reason, shown
+from rcgp.table.format import CsvFormat
 
 __all__ = ["read_table"]
 
@@ -34,21 +39,24 @@ _UTF8_MARK, _UTF16_MARKS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 _GZIP_MAGIC, _PARQUET_MAGIC, _ZIP_MAGIC = b"\x1f\x8b", b"PAR1", b"PK\x03\x04"
 
 
-def read_table(path: str | Path) -> pd.DataFrame:
+def read_table(path: str | Path, csv_format: CsvFormat | None = None) -> pd.DataFrame:
     """Read a CSV or Parquet file.
 
     Parquet is known by its magic bytes or the suffix ``.parquet`` or ``.pq``; all else is CSV, in UTF-8 or in UTF-16
-    with a byte order mark, and either may be compressed with gzip. The delimiter of a CSV file is whichever of comma,
-    semicolon, tab and ``|`` splits its rows as it splits its header. Blank lines are skipped; spaces around names and
-    before cells are dropped; a column without a name is called ``Unnamed: 0`` after its position, as pandas does.
-    An index that pandas wrote into a Parquet file is a column if it has a name, and is left out if not.
+    with a byte order mark unless the format states another encoding, and either may be compressed with gzip. The
+    delimiter of a CSV file is whichever of comma, semicolon, tab and ``|`` splits its rows as it splits its header.
+    Blank lines are skipped; spaces around names and before cells are dropped; a column without a name is called
+    ``Unnamed: 0`` after its position, as pandas does. An index that pandas wrote into a Parquet file is a column if it
+    has a name, and is left out if not.
 
     Args:
         path: the file.
+        csv_format: encoding and delimiter of a CSV file, where they cannot be found.
 
     Returns:
         One row for each row of the file, numbered from 1 in the index (the header of a CSV file is not counted). The
-        cells of a CSV file are text; the columns of a Parquet file keep their Arrow types. Cost O(size of the file).
+        cells of a CSV file are text, and ``attrs["separator"]`` is its delimiter; the columns of a Parquet file keep
+        their Arrow types. Cost O(size of the file).
 
     Raises:
         TableError: for a file that cannot be opened, decoded or parsed, and for one without rows.
@@ -59,7 +67,11 @@ def read_table(path: str | Path) -> pd.DataFrame:
         content = _decompressed(_content(path), path)
         if not content:
             raise TableError(f"{name} is empty: it needs a header and at least one row")
-        table = _parquet(content, name) if _is_parquet(content, path) else _csv(_decoded(content, name), name)
+        if _is_parquet(content, path):
+            table = _parquet(content, name)
+        else:
+            given = csv_format or CsvFormat()
+            table = _csv(_decoded(content, given.encoding, name), given.separator, name)
     except MemoryError:
         raise TableError(f"{name} does not fit into memory: use fewer rows or columns") from None
     if not len(table):
@@ -117,41 +129,93 @@ def _parquet(content: bytes, name: str) -> pd.DataFrame:
         raise TableError(f"{name} is not a Parquet file or is damaged: {reason(error)}") from None
 
 
-def _decoded(content: bytes, name: str) -> str:
-    """The text of a file in UTF-8, or in UTF-16 with its mark. No other encoding is guessed: most would fit."""
+def _decoded(content: bytes, encoding: str | None, name: str) -> str:
+    """The text of a file in UTF-8, in UTF-16 with its mark, or as stated. Nothing is guessed: most encodings fit."""
     if content.startswith(_ZIP_MAGIC):
         raise TableError(f"{name} is a zip archive, as Excel workbooks are: save the table as CSV in UTF-8 instead")
-    utf16 = content.startswith(_UTF16_MARKS)
-    mark = len(_UTF8_MARK) if content.startswith(_UTF8_MARK) else 0
+    codec = encoding or ("utf-16" if content.startswith(_UTF16_MARKS) else "utf-8")
+    mark = len(_UTF8_MARK) if content.startswith(_UTF8_MARK) and codecs.lookup(codec).name == "utf-8" else 0
     try:
-        text = content.decode("utf-16") if utf16 else content[mark:].decode("utf-8")
+        text = content[mark:].decode(codec)
     except UnicodeDecodeError as error:
         offset = error.start + mark
+        remedy = "try another --encoding" if encoding else "name its encoding, such as --encoding cp1252"
         raise TableError(
-            f"{name} is not text in {'UTF-16' if utf16 else 'UTF-8'}: byte 0x{content[offset]:02x} at offset {offset} "
-            "does not fit; convert the file to UTF-8"
+            f"{name} is not text in {codec.upper()}: byte 0x{content[offset]:02x} at offset {offset} does not fit; "
+            f"convert the file to UTF-8, or {remedy}"
         ) from None
+    except (UnicodeError, ValueError) as error:
+        raise TableError(f"{name} is not text in {codec.upper()}: {reason(error)}; try another --encoding") from None
     position = text.find("\0")
     if position >= 0:
         line = text.count("\n", 0, position) + 1
-        raise TableError(f"{name} has a NUL character in line {line}: it is not a text file, or it is damaged")
+        raise TableError(
+            f"{name} has a NUL character in line {line}: it is not a text file, is damaged, or is in another --encoding"
+        )
     return text
 
 
-def _csv(text: str, name: str) -> pd.DataFrame:
+def _csv(text: str, separator: str | None, name: str) -> pd.DataFrame:
     """The cells of a CSV file, as text."""
-    records = _records(text, _delimiter(text), name)
+    delimiter = separator or _delimiter(text)
+    arrow = _plain(text, delimiter)
+    if arrow is None:
+        arrow = _strict(text, delimiter, name)
+    _check_names(arrow.column_names, name)
+    table: pd.DataFrame = arrow.to_pandas()
+    table.attrs["separator"] = delimiter
+    return table
+
+
+def _plain(text: str, delimiter: str) -> pa.Table | None:
+    """The cells of a file on which all readers agree; ``None`` for any other.
+
+    Its lines have as many cells as the header, two or more. Quoted cells hold neither quotes nor line ends.
+    """
+    if text.count("\r") != text.count("\r\n"):
+        return None
+    spaced = f"{delimiter} " in text or "\n " in text
+    if quotes := text.count('"'):
+        mark = re.escape(delimiter)
+        quoted = re.findall(rf'(?:(?<=[{mark}\n])|\A)"[^"\r\n]*"(?=[{mark}\r\n]|\Z)', text)
+        if spaced or 2 * len(quoted) != quotes:
+            return None
+    header = next((line for line in io.StringIO(text[:_SAMPLE_CHARACTERS], newline="") if line.strip()), "")
+    columns = {f"f{position}": pa.string() for position in range(header.count(delimiter) + 1)}
+    try:
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(text.encode()),
+            pyarrow.csv.ReadOptions(autogenerate_column_names=True),
+            pyarrow.csv.ParseOptions(delimiter=delimiter),
+            pyarrow.csv.ConvertOptions(column_types=columns),
+        )
+    except (pa.ArrowException, ValueError):  # the strict reader says what is wrong
+        return None
+    if table.num_columns < 2 or any(column.type != pa.string() for column in table.columns):
+        return None
+    if spaced:
+        table = pa.table([pc.utf8_ltrim(column, " ") for column in table.columns], names=table.column_names)
+    return table.slice(1).rename_columns(_named([column[0].as_py() for column in table.columns]))
+
+
+def _strict(text: str, delimiter: str, name: str) -> pa.Table:
+    """The cells of any CSV file, or TableError naming the line that is wrong."""
+    records = _records(text, delimiter, name)
     _, header = next(records, (0, []))
     if not header:
         raise TableError(f"{name} is empty: it needs a header and at least one row")
-    names = [cell.strip() or f"Unnamed: {position}" for position, cell in enumerate(header)]
+    names = _named(header)
     _check_names(names, name)
     batches = []
     while rows := [_of_width(len(names), line, record, name) for line, record in islice(records, _BATCH)]:
         batches.append(pa.table([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], names=names))
     empty = pa.schema([(column, pa.string()) for column in names]).empty_table()
-    table: pd.DataFrame = pa.concat_tables([empty, *batches]).to_pandas()
-    return table
+    return pa.concat_tables([empty, *batches])
+
+
+def _named(header: list[str]) -> list[str]:
+    """The names in a header; after its position where a column has none."""
+    return [cell.strip() or f"Unnamed: {position}" for position, cell in enumerate(header)]
 
 
 def _records(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[str]]]:
@@ -178,7 +242,7 @@ def _of_width(width: int, line: int, record: list[str], name: str) -> list[str]:
         return record
     raise TableError(
         f"line {line} of {name} has {_cells(len(record))} where the header has {width}: quote cells that contain the "
-        "delimiter, and do not leave cells out"
+        "delimiter, do not leave cells out, or name the delimiter with --separator"
     )
 
 
