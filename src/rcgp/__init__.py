@@ -13,14 +13,14 @@ print(fit_robust(model))                      # or fit(model), the paper's leave
 model.posterior(test_X)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from rcgp.models import RCGP, SparseRCGP, posterior_influence
-from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
-from rcgp.weights import NoiseLaw
 
 if TYPE_CHECKING:
     from rcgp.estimator import RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
+    from rcgp.models import RCGP, SparseRCGP, posterior_influence
+    from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
+    from rcgp.weights import NoiseLaw
 
 __all__ = [
     "RCGP",
@@ -41,14 +41,24 @@ __all__ = [
 
 __version__ = "0.2.0"
 
+# torch, GPyTorch and scikit-learn take seconds to import: each name is imported when it is first used.
+_ROOMS = {
+    "estimator": ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
+    "models": ("RCGP", "SparseRCGP", "posterior_influence"),
+    "training": ("FitError", "FitReport", "RobustReport", "fit", "fit_robust"),
+    "weights": ("NoiseLaw",),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    # scikit-learn takes a second to import: only those who use the estimator wait for it.
-    if name in ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"):
-        import rcgp.estimator
-
-        return getattr(rcgp.estimator, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Called only when normal lookup fails."""
+    if name in _ROOMS or name == "core":
+        return import_module(f"rcgp.{name}")
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"rcgp.{_ROOM_OF[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

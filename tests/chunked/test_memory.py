@@ -78,6 +78,7 @@ print(len(model.inducing_points_), held("VmHWM") - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_a_sparse_fit_holds_about_as_much_as_stated():
     command = [sys.executable, "-W", "ignore", "-c", PEAK]

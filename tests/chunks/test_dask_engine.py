@@ -59,6 +59,7 @@ def until(condition, seconds=30):
     return condition()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 31, 100, 450, 1000])
 def test_any_blocks_give_the_same_sums(client, da, table, sums, expected, size):
     if size == 1:  # a task for each row takes long
@@ -228,6 +229,7 @@ def test_an_interrupt_cancels_what_is_under_way(client, blocks, sums, tmp_path):
     assert torch.equal(engine.reduce(sums, chunks), engine.reduce(sums, chunks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "known"), [("reduce", True), ("collect", True), ("reduce", False)])
 def test_a_worker_that_is_killed_changes_nothing(client, blocks, sums, tmp_path, method, known):
     X, y, w = blocks
@@ -270,6 +272,7 @@ def test_a_client_that_was_closed_is_a_clear_error(client, blocks, sums):
         engine_for(chunks, client=closed).reduce(sums, chunks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["in the middle", "before"])
 def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, tmp_path, moment, monkeypatch):
     from distributed import Client
@@ -302,6 +305,7 @@ def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, t
         assert time.monotonic() - lost[0] < patience + 4
 
 
+@pytest.mark.slow
 def test_a_cluster_whose_workers_come_late_is_waited_for(blocks, sums, expected, monkeypatch):
     from distributed import Client
 
@@ -347,6 +351,7 @@ def other_cluster(da, tmp_path):
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["in the middle", "before", "long before"])
 def test_a_scheduler_that_is_gone_is_an_error_in_time(other_cluster, blocks, sums, tmp_path, moment):
     client, process = other_cluster

@@ -30,6 +30,7 @@ print(peak() - before, float(result.sum()) / (n * 8))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize(("dtype", "threads"), [("float64", 0), ("float32", 2)])
 def test_a_file_of_200_mb_is_summed_in_60(tmp_path, dtype, threads):

@@ -143,6 +143,7 @@ def test_a_file_that_changes_or_breaks_is_noticed(write, columns):
         list(chunks)
 
 
+@pytest.mark.slow
 def test_arrays_need_neither_dask_nor_pyarrow():
     script = (
         "import sys; sys.modules.update(dict.fromkeys(['dask', 'distributed', 'pyarrow', 'pandas', 'cloudpickle']));"

@@ -7,7 +7,7 @@ import torch
 import reference
 from problems import WEIGHTS, make_twin
 from rcgp import posterior_influence
-from rcgp.core.influence import influence
+from rcgp.core.exact import influence
 from rcgp.core.pseudo import PseudoData
 
 

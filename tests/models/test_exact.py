@@ -376,6 +376,7 @@ def test_weights_find_the_outliers():
     assert set(weights.argsort()[:3].tolist()) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_predicting_many_points_takes_little_memory(monkeypatch):
     """10⁵ points from n = 1000: no cross-covariance beyond the chunk, and no 10⁵ x 10⁵ matrix, is ever made."""
     X, y = make_data(1000)

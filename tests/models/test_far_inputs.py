@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from rcgp import RCGP
-from rcgp.models.far_inputs import bears_far_inputs, close_gaps
-from rcgp.models.kernel_matrix import dense_kernel, kernel_matrix, kernel_rows
+from rcgp.models.kernel_matrix import bears_far_inputs, close_gaps, dense_kernel, kernel_matrix, kernel_rows
 from rcgp.weights import Constant
 
 k = gpytorch.kernels
@@ -113,14 +112,26 @@ def test_nothing_moves_without_a_gap():
 
 def test_kernels_that_remember_distance_are_left_alone():
     far = torch.tensor(with_far(1e12))
-    one_column = k.ScaleKernel(k.RBFKernel(active_dims=[0])).double()
-    for kernel in (k.RQKernel().double(), k.LinearKernel().double(), one_column):
+    for kernel in (k.RQKernel().double(), k.LinearKernel().double()):
         assert close_gaps(kernel, far, far)[0] is far
         assert not bears_far_inputs(kernel)
     plain = kernel_of("squared exponential")
     assert bears_far_inputs(plain)
     assert bears_far_inputs(k.ScaleKernel(plain + kernel_of("Matérn 5/2") * plain))
     assert not bears_far_inputs(plain + k.RQKernel().double())
+
+
+def test_a_kernel_of_some_columns_bears_far_inputs_in_each():
+    far, columns = torch.tensor(with_far(1e12)), [0, 2]
+    kernel = k.ScaleKernel(k.RBFKernel(ard_num_dims=2, active_dims=columns)).double()
+    on_its_own = k.ScaleKernel(k.RBFKernel(ard_num_dims=2)).double()
+    assert bears_far_inputs(kernel)
+    moved = close_gaps(kernel, far, far)[0]
+    torch.testing.assert_close(moved[:, columns], close_gaps(on_its_own, far[:, columns], far[:, columns])[0])
+    assert moved.isfinite().all()
+    torch.testing.assert_close(
+        dense_kernel(kernel, far, far), dense_kernel(on_its_own, far[:, columns], far[:, columns])
+    )
 
 
 @pytest.mark.parametrize("scaled", [False, True])

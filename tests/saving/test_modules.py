@@ -15,7 +15,7 @@ from torch import nn
 
 import rcgp.weights
 from rcgp import RCGP, fit
-from rcgp.models.constraints import Between, above
+from rcgp.models.defaults import Between, above
 from rcgp.models.means import CallableMean, PolynomialMean
 from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_archive
 from rcgp.saving.archive import raw_bytes

@@ -26,7 +26,7 @@ from rcgp.chunked.stages import Stages
 from rcgp.chunked.weighing import weigh_all
 from rcgp.chunks import Chunks, Engine
 from rcgp.models import RCGP, SparseRCGP
-from rcgp.models.defaults import add_weak_priors
+from rcgp.models.defaults import NORMAL_MAD, add_weak_priors
 from rcgp.models.inducing import CANDIDATES, check_selection, choose_inducing
 from rcgp.models.posterior import PosteriorProcess
 from rcgp.models.validation import check_inducing
@@ -258,7 +258,7 @@ def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> _Quality:
         doubts = judge_rows(model, learn=not diagnose.flags.law.is_normal).doubts
     return _Quality(
         doubts=doubts,
-        trusted_spread=float(scores.abs().quantile(0.5)) / 0.6745,
+        trusted_spread=float(scores.abs().quantile(0.5)) / NORMAL_MAD,
         unseen=float((unseen / found.std.square()).median()),
     )
 

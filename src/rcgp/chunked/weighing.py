@@ -104,7 +104,7 @@ def _posterior_of_sample(model: RCGP, view: View) -> SparsePosterior:
 def _with_thresholds(model: RCGP, chunks: Chunks, engine: Engine, rows: int) -> WeightFunction:
     """The model's weight with thresholds by the paper's rule fixed at the quantiles of all rows. Four passes, or none.
 
-    As :func:`rcgp.weights.thresholds.quantile_threshold`, also where the quantile is zero. Whatever else of a weight
+    As :func:`rcgp.weights.functions.quantile_threshold`, also where the quantile is zero. Whatever else of a weight
     depends on all residuals follows those of the sample.
     """
     weight = copy.deepcopy(model.weight)

@@ -15,8 +15,8 @@ import torch
 from rcgp.chunks.chunk import Chunk, Chunks, Piece, split
 from rcgp.chunks.dask_data import DaskChunks
 from rcgp.chunks.engines import Engine, added, torch_threads
-from rcgp.chunks.parcel import Parcel
 from rcgp.chunks.parquet import ParquetChunks
+from rcgp.chunks.transport import Packed
 
 try:
     import dask
@@ -73,8 +73,8 @@ class DaskEngine(Engine):
         self._held: WeakKeyDictionary[Chunks, tuple[list[Future], int]] = WeakKeyDictionary()
 
     def collect(self, task: Callable[[Chunk], T], chunks: Chunks) -> list[T]:
-        parcels = self._values(self._work(task, chunks, list), chunks)
-        return [result for parcel in parcels for result in parcel.value]
+        packed = self._values(self._work(task, chunks, list), chunks)
+        return [result for part in packed for result in part.value]
 
     def reduce(self, task: Callable[[Chunk], T], chunks: Chunks) -> T:
         parts = self._work(task, chunks, added)
@@ -82,8 +82,8 @@ class DaskEngine(Engine):
             # The futures of what is added are let go of, so that the workers forget each result when it is added.
             groups = [parts[start : start + _BRANCHES] for start in range(0, len(parts), _BRANCHES)]
             parts = [self._client.submit(_sum, *group, pure=False) for group in groups]
-        (parcel,) = self._values(parts, chunks, order=self._held[chunks][0])
-        total: T = parcel.value
+        (part,) = self._values(parts, chunks, order=self._held[chunks][0])
+        total: T = part.value
         return total
 
     def _work(self, task: Callable[[Chunk], T], chunks: Chunks, gather: Callable[..., Any]) -> list[Future]:
@@ -93,7 +93,7 @@ class DaskEngine(Engine):
         blocks, rows = self._blocks(chunks)
         # A part of the graph, unlike data that are scattered, survives the death of every worker. It may be large.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
-            sent = self._client.submit(_taken, Parcel(task), pure=False)
+            sent = self._client.submit(_taken, Packed(task), pure=False)
         futures: list[Future] = self._client.map(_results, blocks, task=sent, rows=rows, gather=gather, pure=False)
         return futures
 
@@ -123,7 +123,7 @@ class DaskEngine(Engine):
             return kept
 
         delayed = chunks.blocks(lambda counts: self._values(self._client.compute(counts)), keep)
-        blocks: list[Future] = self._client.compute([dask.delayed(Parcel)(block) for block in delayed])
+        blocks: list[Future] = self._client.compute([dask.delayed(Packed)(block) for block in delayed])
         if kept:  # and not let go of before the blocks are made from it: the scheduler may hear of that first
             self._values(self._client.map(_done, blocks, pure=False))
         return blocks
@@ -228,26 +228,26 @@ class _LostError(Exception):
     """The scheduler cannot be reached."""
 
 
-def _taken(task: Parcel[T]) -> Parcel[T]:
+def _taken(task: Packed[T]) -> Packed[T]:
     return task
 
 
-def _done(block: Parcel[Chunk]) -> None:
+def _done(block: Packed[Chunk]) -> None:
     """Nothing; but only once the block is there."""
 
 
-def _read(piece: Piece) -> Parcel[Chunk]:
+def _read(piece: Piece) -> Packed[Chunk]:
     """A piece as one block."""
     X, y, weights, first = zip(*piece(), strict=True)
-    return Parcel(Chunk(torch.cat(X), torch.cat(y), None if weights[0] is None else torch.cat(weights), first[0]))
+    return Packed(Chunk(torch.cat(X), torch.cat(y), None if weights[0] is None else torch.cat(weights), first[0]))
 
 
-def _results(block: Parcel[Chunk], task: Parcel[Callable[[Chunk], T]], rows: int, gather: Callable[..., Any]) -> Any:
+def _results(block: Packed[Chunk], task: Packed[Callable[[Chunk], T]], rows: int, gather: Callable[..., Any]) -> Any:
     """What the task gives for the chunks of a block, as a list or added. One thread: workers have one core each."""
     with torch_threads(1):
-        return Parcel(gather(task.value(chunk) for chunk in split(block.value, rows)))
+        return Packed(gather(task.value(chunk) for chunk in split(block.value, rows)))
 
 
-def _sum(*parts: Parcel[T]) -> Parcel[T]:
+def _sum(*parts: Packed[T]) -> Packed[T]:
     with torch_threads(1):
-        return Parcel(added(part.value for part in parts))
+        return Packed(added(part.value for part in parts))

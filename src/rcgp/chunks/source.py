@@ -1,17 +1,157 @@
-"""From whatever holds the rows to chunks, and to the engine that goes through them."""
+"""Chunks of rows in memory or in pairs, and the engine for any source: arrays, data frames, Parquet, Dask."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import mmap
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rcgp.chunks.arrays import ArrayChunks
-from rcgp.chunks.chunk import Chunks
-from rcgp.chunks.engines import Engine, Serial, Threads
-from rcgp.chunks.pairs import PairChunks, as_array
+import numpy as np
+from torch import Tensor
 
-__all__ = ["check_kind", "chunks_of", "engine_for"]
+from rcgp.chunks.chunk import Chunk, Chunks, Piece, checked, default_rows, names_of, rows_of, split
+from rcgp.chunks.engines import Engine, Serial, Threads
+
+__all__ = ["ArrayChunks", "PairChunks", "as_array", "check_kind", "chunks_of", "engine_for"]
+
+
+class ArrayChunks(Chunks):
+    """Slices of arrays, each converted to float64 by itself: the whole is never copied.
+
+    Args:
+        X: ``n x d`` tensor, array or data frame.
+        y: ``n`` observations: a tensor, an array or a series.
+        sample_weight: ``n`` factors, or None.
+        rows: of a chunk.
+    """
+
+    def __init__(self, X: Any, y: Any, sample_weight: Any = None, rows: int | None = None) -> None:
+        self._size = rows_of(X, "X", 2)
+        self.columns = int(X.shape[1])
+        self.names = names_of(X)
+        if not self._size or not self.columns:
+            raise ValueError(f"X is empty: it has {self._size} rows and {self.columns} columns")
+        for values, name in ((y, "y"), (sample_weight, "sample_weight")):
+            if values is not None and rows_of(values, name, 1) != self._size:
+                raise ValueError(
+                    f"X and {name} must have the same number of rows, got {self._size} and {values.shape[0]}"
+                )
+        self._X, self._y, self._sample_weight = X, y, sample_weight
+        self.rows = default_rows(self.columns, rows)
+
+    def __len__(self) -> int:
+        return -(-self._size // self.rows)
+
+    def pieces(self) -> Iterator[Piece]:
+        return (partial(self._read, start) for start in range(0, self._size, self.rows))
+
+    def _read(self, start: int) -> Iterator[Chunk]:
+        part = slice(start, start + self.rows)
+        X, y, sample_weight = (
+            values.iloc[part] if hasattr(values, "iloc") else None if values is None else values[part]
+            for values in (self._X, self._y, self._sample_weight)
+        )
+        chunk = checked(X, y, sample_weight, start, self.columns, self.names)
+        for values in (self._X, self._y, self._sample_weight):
+            _forget(values)
+        yield chunk
+
+
+def _forget(values: Any) -> None:
+    """Let the pages of a memory-mapped file go that have been read; what was written to them stays in the file.
+
+    Else the memory of the process would seem to grow by the whole file. Not where changes are private to the mapping
+    (mode "c"): there they would be lost.
+    """
+    if isinstance(values, np.memmap) and values.mode in ("r", "r+", "w+") and hasattr(mmap, "MADV_DONTNEED"):
+        pages: mmap.mmap | None = getattr(values, "_mmap", None)
+        if pages is not None:
+            pages.madvise(mmap.MADV_DONTNEED)
+
+
+def as_array(values: Any, name: str) -> Any:
+    """What has a shape and can be sliced, as it is; all else as a numpy array."""
+    if isinstance(values, Tensor | np.ndarray) or hasattr(values, "iloc"):
+        return values
+    if hasattr(values, "toarray"):
+        raise TypeError(f"{name} must be dense, got {type(values).__name__}; use {name}.toarray()")
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be read as an array: {error}") from None
+
+
+class PairChunks(Chunks):
+    """Pairs (X, y), or triples (X, y, sample_weight), of any number of rows; empty ones are passed over.
+
+    Args:
+        pairs: a list, or an object whose ``iter()`` starts again and gives the same each time.
+        rows: the most rows of a chunk; longer pairs are split.
+    """
+
+    def __init__(self, pairs: Iterable[Any], rows: int | None = None) -> None:
+        if iter(pairs) is iter(pairs):  # of a list each is another; a generator is its own
+            raise TypeError(
+                "X can be gone through only once, and several passes are needed: "
+                "pass a list, or an object whose iter() starts again"
+            )
+        self._pairs = pairs
+        self._total: int | None = None
+        self._length: int | None = None
+        first = next((parts[0] for parts in map(_parts, pairs) if len(parts[0])), None)
+        if first is None or not first.shape[1]:
+            raise ValueError("X is empty: no pair in it has a row and a column")
+        self.columns = int(first.shape[1])
+        self.names = names_of(first)
+        self._labels = _labels(first)
+        self.rows = default_rows(self.columns, rows)
+
+    def __len__(self) -> int:
+        if self._length is None:
+            self._length = sum(-(-len(X) // self.rows) for X, _, _ in map(_parts, self._pairs))
+        return self._length
+
+    def pieces(self) -> Iterator[Piece]:
+        first = 0
+        for parts in map(_parts, self._pairs):
+            if len(parts[0]):
+                yield partial(self._read, parts, first)
+            first += len(parts[0])
+        if self._total is None:
+            self._total = first
+        elif first != self._total:
+            raise ValueError(
+                f"X had {self._total} rows when it was first gone through and {first} now: "
+                "pass a list, or an object whose iter() starts again"
+            )
+
+    def _read(self, parts: tuple[Any, Any, Any], first: int) -> Iterator[Chunk]:
+        labels = _labels(parts[0])
+        if labels != self._labels and parts[0].shape[1] == self.columns:  # of another width is said by the check
+            raise ValueError(
+                f"the columns of X must be those of the first pair, {self._labels or 'without names'}, got "
+                f"{labels or 'none with names'} from row {first} on: give each pair the same columns in the same order"
+            )
+        return split(checked(*parts, first, self.columns, self.names), self.rows)
+
+
+def _labels(X: Any) -> list[Any] | None:
+    """What the columns of a data frame are called; of an array nothing."""
+    return list(X.columns) if hasattr(X, "columns") else None
+
+
+def _parts(pair: Any) -> tuple[Any, Any, Any]:
+    """Inputs, observations and weights of a pair or triple, with shapes."""
+    if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
+        raise TypeError(
+            f"without y, X must hold pairs (X, y) or triples (X, y, sample_weight), got {type(pair).__name__}"
+            + (f" of {len(pair)}" if isinstance(pair, tuple | list) else "")
+        )
+    X, y = as_array(pair[0], "X"), as_array(pair[1], "y")
+    rows_of(X, "X", 2)
+    return X, y, None if len(pair) == 2 or pair[2] is None else as_array(pair[2], "sample_weight")
 
 
 def chunks_of(

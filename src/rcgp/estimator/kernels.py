@@ -15,7 +15,7 @@ import sklearn.gaussian_process.kernels as sk
 import torch
 from torch import Tensor
 
-from rcgp.models.constraints import Between, above
+from rcgp.models.defaults import Between, above
 
 __all__ = ["Noise", "known_kernels", "translate"]
 

@@ -20,9 +20,8 @@ from rcgp.estimator.kernels import Noise, translate
 from rcgp.estimator.outliers import NoiseLawWarning, outlier_scores
 from rcgp.estimator.parameters import Recipe
 from rcgp.models import RCGP
-from rcgp.models.constraints import Between, above
-from rcgp.models.defaults import add_weak_priors, default_kernel, in_units, robust_spread
-from rcgp.models.far_inputs import bears_far_inputs
+from rcgp.models.defaults import Between, above, add_weak_priors, default_kernel, in_units, robust_spread
+from rcgp.models.kernel_matrix import bears_far_inputs
 from rcgp.models.means import build_mean
 from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust, weigh_by_law
 from rcgp.training.fit import fit_ordinary

@@ -2,6 +2,8 @@
 
 Everything scales with the data, and every hyperparameter is fitted on a logarithmic scale, so that a fit does not
 depend on the units of X or y.
+
+GPyTorch's own constructors of constraints round bounds to single precision; :class:`Between` keeps them.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.models.constraints import above
-
 __all__ = [
     "NOISE_FLOOR",
+    "NORMAL_MAD",
     "AttributeOf",
+    "Between",
+    "above",
     "add_weak_priors",
     "column_scales",
     "default_kernel",
@@ -26,7 +29,48 @@ __all__ = [
     "robust_scales",
     "robust_spread",
     "robust_spreads",
+    "varying_columns",
 ]
+
+
+def above(lower: float) -> gpytorch.constraints.GreaterThan:
+    """A constraint to values above a bound, by the exponential map."""
+    constraint = gpytorch.constraints.GreaterThan(0.0, transform=torch.exp, inv_transform=torch.log)
+    constraint.lower_bound = torch.tensor(lower, dtype=torch.float64)
+    return constraint
+
+
+class Between(gpytorch.constraints.Interval):  # type: ignore[misc]
+    """A constraint to positive values between two bounds: the raw parameter is the logarithm.
+
+    The bounds are the optimiser's to keep, as a box around the raw parameter: a value can lie on them, as in
+    scikit-learn, where a sigmoid would only come near.
+
+    Args:
+        lower, upper: bounds, numbers or tensors of the parameter's shape; 0 < lower < upper.
+    """
+
+    def __init__(self, lower: float | Tensor, upper: float | Tensor) -> None:
+        super().__init__(0.0, 1.0, transform=torch.exp, inv_transform=torch.log)
+        self.lower_bound = torch.as_tensor(lower, dtype=torch.float64)
+        self.upper_bound = torch.as_tensor(upper, dtype=torch.float64)
+
+    def transform(self, tensor: Tensor) -> Tensor:
+        return tensor.exp()
+
+    def inverse_transform(self, transformed_tensor: Tensor) -> Tensor:
+        return transformed_tensor.log()
+
+    def __repr__(self) -> str:
+        # GPyTorch's own fails for bounds of shape 1 x 1.
+        low, high = (bound.reshape(-1).tolist() for bound in (self.lower_bound, self.upper_bound))
+        return f"Between({', '.join(f'{value:.3g}' for value in (*low[:1], *high[:1]))})"
+
+    def raw_bound(self, side: str) -> Tensor:
+        """The ``"lower"`` or ``"upper"`` bound of the raw parameter."""
+        bound: Tensor = getattr(self, f"{side}_bound")
+        return bound.log()
+
 
 #: Data without noise, or without any variation, would drive a fitted σ² to zero; it stops at this share of the squared
 #: spread of the data, or of the starting value if that is smaller.
@@ -36,7 +80,7 @@ NOISE_FLOOR = 1e-12
 _ABSURD = 1e3
 
 # Median absolute deviation of a standard normal variable.
-_NORMAL_MAD = 0.6745
+NORMAL_MAD = 0.6744897501960817
 
 # Standard deviation of the logarithms of output scale and noise variance under the weak priors.
 _LOG_SPREAD = 2.0
@@ -49,7 +93,7 @@ def robust_spreads(residual: Tensor) -> Tensor:
     numbers.
     """
     size = residual.abs()
-    median, mean = size.quantile(0.5, dim=-1) / _NORMAL_MAD, (size / size.shape[-1]).sum(dim=-1)
+    median, mean = size.quantile(0.5, dim=-1) / NORMAL_MAD, (size / size.shape[-1]).sum(dim=-1)
     spread = torch.where(median > 0.0, median, torch.where(mean > 0.0, mean, torch.ones_like(mean)))
     limits = torch.finfo(residual.dtype)
     return spread.clamp(limits.tiny**0.4, limits.max**0.4)
@@ -92,15 +136,23 @@ def _width(low: Tensor, high: Tensor) -> Tensor:
     return (high / 3.29 - low / 3.29).abs()
 
 
-def default_kernel(scales: Tensor, spread: float) -> gpytorch.kernels.Kernel:
+def varying_columns(X: Tensor) -> Tensor | None:
+    """Numbers of the columns of ``n x d`` inputs that are not constant; ``None`` where all vary, or none does."""
+    varies = (X[:1] != X).any(dim=0)
+    return None if bool(varies.all()) or not bool(varies.any()) else varies.nonzero().squeeze(-1)
+
+
+def default_kernel(scales: Tensor, spread: float, columns: Tensor | None = None) -> gpytorch.kernels.Kernel:
     """Squared exponential with one lengthscale for each dimension, started at the scales of the data.
 
     Args:
         scales: ``d`` scales of the inputs. Lengthscales start there, times √d.
         spread: robust standard deviation of the residuals, at whose square the output scale starts.
+        columns: the columns to which the kernel is restricted, of which d is then the number. Default: all.
     """
+    scales = scales if columns is None else scales[columns]
     d = scales.shape[-1]
-    base = gpytorch.kernels.RBFKernel(ard_num_dims=d, lengthscale_constraint=above(0.0))
+    base = gpytorch.kernels.RBFKernel(ard_num_dims=d, active_dims=columns, lengthscale_constraint=above(0.0))
     kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=above(0.0)).to(scales)
     base.lengthscale = scales * math.sqrt(d)
     kernel.outputscale = scales.new_tensor(spread**2)  # a float would be rounded to float32 by GPyTorch

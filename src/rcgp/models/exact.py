@@ -18,8 +18,7 @@ from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior
-from rcgp.models.constraints import above
-from rcgp.models.defaults import NOISE_FLOOR, default_kernel, robust_scales, robust_spread
+from rcgp.models.defaults import NOISE_FLOOR, above, default_kernel, robust_scales, robust_spread, varying_columns
 from rcgp.models.kernel_matrix import kernel_matrix
 from rcgp.models.local_noise import LocalNoise
 from rcgp.models.means import MeanLike, build_mean
@@ -74,7 +73,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         train_X: ``n x d`` inputs.
         train_y: ``n`` observations. The model keeps copies of both.
         kernel: any GPyTorch kernel with one output. Default: squared exponential with a lengthscale for each input
-            dimension and an output scale, without priors, started at the scales of the data.
+            dimension that is not constant and an output scale, without priors, started at the scales of the data.
         mean: prior mean m, on which the weights are centred: ``"zero"``, ``"constant"`` (sample mean), ``"median"``,
             ``"linear"``, ``"quadratic"`` (least squares, fitted once), ``"robust_linear"`` (Huber, fitted once), a
             callable from ``... x n x d`` to ``... x n``, or a GPyTorch ``Mean``, whose parameters are then fitted too.
@@ -129,7 +128,9 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             check_per_row(self.mean(X), X, "mean")
             residual = self.residual()
         spread = robust_spread(residual)
-        self.kernel = default_kernel(robust_scales(X), spread) if kernel is None else kernel
+        if kernel is None:  # constant columns say nothing of the function: the fit is the same with and without them
+            kernel = default_kernel(robust_scales(X), spread, varying_columns(X))
+        self.kernel = kernel
         self.weight = InverseMultiquadric() if weight is None else weight
         self.register_parameter("raw_noise", torch.nn.Parameter(y.new_zeros(())))
         # In the units of σ²: the noise of a row of sample weight one.
@@ -227,7 +228,8 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             model = self.in_float64()
             terms = model.training_terms()
             latent = model.latent_leave_one_out(terms.pseudo)
-            mean, row_noise = latent.mean + (model.train_y - terms.residual), terms.row_noise
+            # Not y − e, which is zero for an outlier of 1e100.
+            mean, row_noise = latent.mean + model.mean(model.train_X), terms.row_noise
             if isinstance(model.weight, LawWeight):
                 row_noise = row_noise * model.weight.local * model.weight.law.variance
             variance = latent.variance + row_noise

@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor
 
-from rcgp.core.influence import influence
+from rcgp.core.exact import influence
 from rcgp.core.loo import leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models.exact import RCGP

@@ -9,6 +9,13 @@ the gradient of the matrix, W = Ḡ ∘ K, and inputs X̃ in units of the length
 
     ∂/∂s² = Σ W / s²,      ∂/∂ℓ_j = (1/ℓ_j) Σ_ik W_ik (x̃_ij − x̃_kj)²
                                   = (1/ℓ_j) [ Σ_i (W1 + Wᵀ1)_i x̃_ij² − 2 Σ_i x̃_ij (W X̃)_ij ].
+
+**Far inputs.** Distances are computed from squares, |a − b|² = |a|² + |b|² − 2 a·b. One input of 1e10 among ones takes
+the digits from the distances of all others: a fit or a prediction of a table in which one cell is wrong would be wrong
+in every row.
+
+A kernel that vanishes with the distance sees nothing across a gap of a thousand lengthscales, however wide the gap is.
+So gaps are closed to that width, coordinate by coordinate, and every value of the kernel stays what it is.
 """
 
 from __future__ import annotations
@@ -23,9 +30,103 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rcgp.core.sparse import whiten
-from rcgp.models.far_inputs import COMPOSITE, close_gaps
 
-__all__ = ["correlations", "dense_kernel", "kernel_matrix", "kernel_rows", "whitened_kernel"]
+__all__ = [
+    "COMPOSITE",
+    "bears_far_inputs",
+    "close_gaps",
+    "correlations",
+    "dense_kernel",
+    "kernel_matrix",
+    "kernel_rows",
+    "whitened_kernel",
+]
+
+
+# Lengthscales across which values of these kernels are zero in float64: exp(−746) is.
+_GAP = 1000.0
+
+#: Kernels made of others.
+COMPOSITE = (gpytorch.kernels.AdditiveKernel, gpytorch.kernels.ProductKernel)
+
+_VANISHING = (gpytorch.kernels.MaternKernel, gpytorch.kernels.RBFKernel)
+
+
+def close_gaps(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs between which the kernel is the same, and no farther apart than it takes.
+
+    Args:
+        kernel: a GPyTorch kernel. Nothing is done for those that do not vanish with the distance.
+        x1, x2: ``... x q x d`` and ``... x p x d`` inputs, or the same object twice.
+
+    Returns:
+        The inputs, moved where there may be such gaps; else as they are, and so where they need a gradient. Cost
+        O((q + p) d) to see whether there may be any, and a sort of each coordinate if so.
+    """
+    if x1.requires_grad or x2.requires_grad or not x1.numel() or not x2.numel():
+        return x1, x2
+    lengthscale = _lengthscale(kernel, x1.shape[-1])
+    if lengthscale is None:
+        return x1, x2
+    parts = (x1,) if x1 is x2 else (x1, x2)
+    rows = [part.reshape(-1, part.shape[-1]) for part in parts]
+    # Where all are within half of it from one of them there is no such gap.
+    if all(float(((part - rows[0][0]) / lengthscale).abs().max()) <= 0.5 * _GAP for part in rows):
+        return x1, x2
+    closed = (_closed(torch.cat(rows), lengthscale) * lengthscale).nan_to_num(nan=0.0)  # 0 · ∞: a column not looked at
+    split = torch.split(closed, [len(part) for part in rows])
+    moved = [new.reshape(part.shape) for new, part in zip(split, parts, strict=True)]
+    return moved[0], moved[-1]
+
+
+def _closed(x: Tensor, lengthscale: Tensor) -> Tensor:
+    """Coordinates in lengthscales, ``n x d``, each at most a thousand from the next; differences within that stay."""
+    values, order = x.sort(dim=0)
+    gaps = (values.diff(dim=0) / lengthscale).clamp_max(_GAP)  # divided last: differences of neighbours are exact
+    places = torch.cat([torch.zeros_like(values[:1]), gaps.cumsum(dim=0)])
+    return torch.empty_like(x).scatter_(0, order, places)
+
+
+def bears_far_inputs(kernel: gpytorch.kernels.Kernel) -> bool:
+    """Whether inputs far from all others leave alone what this kernel says of these, so that they do no harm."""
+    kernel = _unscaled(kernel)
+    if type(kernel) in COMPOSITE and kernel.active_dims is None:
+        return all(bears_far_inputs(part) for part in kernel.kernels)
+    return _vanishes(kernel)
+
+
+def _lengthscale(kernel: gpytorch.kernels.Kernel, d: int) -> Tensor | None:
+    """Lengthscales of one kernel that vanishes with the distance, ``d`` or 1; infinite for features that it ignores.
+
+    By exact type. ``None`` for any other kernel.
+    """
+    kernel = _unscaled(kernel)
+    if not _vanishes(kernel):
+        return None
+    lengthscale: Tensor = kernel.lengthscale.detach().reshape(-1)
+    if kernel.active_dims is None:
+        return lengthscale
+    all_of_them = lengthscale.new_full((d,), torch.inf)
+    all_of_them[kernel.active_dims] = lengthscale
+    return all_of_them
+
+
+def _vanishes(kernel: gpytorch.kernels.Kernel) -> bool:
+    return type(kernel) in _VANISHING and kernel.raw_lengthscale.dim() == 2
+
+
+def _unscaled(kernel: gpytorch.kernels.Kernel) -> gpytorch.kernels.Kernel:
+    """The kernel inside output scales, of which none chooses other features than its base."""
+    while type(kernel) is gpytorch.kernels.ScaleKernel and chooses_as_base(kernel):
+        kernel = kernel.base_kernel
+    return kernel
+
+
+def chooses_as_base(kernel: gpytorch.kernels.ScaleKernel) -> bool:
+    """Whether an output scale looks at the features of its base, as GPyTorch makes it: all of them or the same ones."""
+    own, base = kernel.active_dims, kernel.base_kernel.active_dims
+    return own is base or (own is not None and base is not None and torch.equal(own, base))
+
 
 # Largest number of rows of a block. Where autograd takes the gradient there is nothing to gain for one or two blocks.
 _BLOCK = 256
@@ -113,7 +214,7 @@ def kernel_rows(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Callable[[int], T
                 return dense_kernel(kernel, X[row : row + 1], X)[0]
 
         return row_of_any
-    scale, columns = kernel.outputscale.detach(), X.T.contiguous()  # d x n
+    scale, columns = kernel.outputscale.detach(), _features(kernel, X).T.contiguous()  # d x n
     lengthscale = kernel.base_kernel.lengthscale.detach().reshape(-1, 1)
 
     def row_of_squared_exponential(row: int) -> Tensor:
@@ -146,13 +247,18 @@ def _scales_another(kernel: gpytorch.kernels.Kernel) -> bool:
 
 
 def _is_squared_exponential(kernel: gpytorch.kernels.Kernel) -> bool:
-    """Whether this is one scaled squared exponential of all features. By exact type, as below."""
+    """Whether this is one scaled squared exponential, of all features or some. By exact type, as below."""
     if type(kernel) is not gpytorch.kernels.ScaleKernel or type(kernel.base_kernel) is not gpytorch.kernels.RBFKernel:
         return False
     base = kernel.base_kernel
     # ``batch_shape`` says the same as the two dimensions, in a third of a millisecond.
     single = kernel.raw_outputscale.dim() == 0 and base.raw_lengthscale.dim() == 2
-    return single and kernel.active_dims is None and base.active_dims is None
+    return single and chooses_as_base(kernel)
+
+
+def _features(kernel: gpytorch.kernels.ScaleKernel, x: Tensor) -> Tensor:
+    """The columns of ``... x n x d`` inputs that a scaled squared exponential looks at."""
+    return x if kernel.active_dims is None else x[..., kernel.active_dims]
 
 
 def _squared_exponential(kernel: gpytorch.kernels.ScaleKernel, x1: Tensor, x2: Tensor) -> Tensor:
@@ -160,6 +266,7 @@ def _squared_exponential(kernel: gpytorch.kernels.ScaleKernel, x1: Tensor, x2: T
 
     The sparse model evaluates it for all rows in every pass, where GPyTorch's own way takes 1.7 times as long.
     """
+    x1, x2 = _features(kernel, x1), _features(kernel, x2)
     distances = _squared_distances(kernel, x1, x2, kernel.base_kernel.lengthscale)
     return distances.mul_(-0.5).exp_().mul_(kernel.outputscale)
 
@@ -218,6 +325,7 @@ class _SquaredExponentialMatrix(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_K: Tensor) -> tuple[Tensor | None, ...]:
         X, lengthscale, scale = ctx.saved_tensors
+        X = _features(ctx.kernel, X)
         X_scaled = X.double() / lengthscale  # differences of squares need all digits,
         X_scaled = X_scaled - X_scaled.mean(dim=0)  # and are small for small squares
         shared = lengthscale.numel() == 1

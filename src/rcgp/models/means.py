@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rcgp.models.defaults import column_scales
+from rcgp.models.defaults import NORMAL_MAD, column_scales
 
 __all__ = ["CallableMean", "MeanLike", "PolynomialMean", "build_mean"]
 
@@ -158,7 +158,7 @@ def _huber(features: Tensor, y: Tensor, iterations: int = 100) -> Tensor:
     coefficients[0] = y.quantile(0.5)
     for _ in range(iterations):
         residual = y - features @ coefficients
-        scale = residual.abs().quantile(0.5) / 0.6745
+        scale = residual.abs().quantile(0.5) / NORMAL_MAD
         if scale == 0:  # more than half of the points lie exactly on the line
             break
         root_weight = (_HUBER * scale / residual.abs().clamp_min(_HUBER * scale)).sqrt()

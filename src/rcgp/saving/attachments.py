@@ -18,8 +18,7 @@ from gpytorch.constraints.constraints import softplus
 from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
 from torch import Tensor, nn
 
-from rcgp.models.constraints import Between
-from rcgp.models.defaults import AttributeOf
+from rcgp.models.defaults import AttributeOf, Between
 from rcgp.saving.archive import SavedModelError, raw_bytes
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -16,8 +17,16 @@ from threadpoolctl import ThreadpoolController
 
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.training.objectives import OBJECTIVES, Objective, not_chosen_by
-from rcgp.training.search import NUMERICAL_ERRORS, TOLERANCE, Outcome, Progress, Search
-from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, shorter_starts
+from rcgp.training.search import (
+    NUMERICAL_ERRORS,
+    TOLERANCE,
+    Outcome,
+    Progress,
+    Search,
+    hyperparameters_of,
+    restore_hyperparameters,
+    shorter_starts,
+)
 from rcgp.training.status_line import StatusLine
 
 __all__ = [
@@ -27,9 +36,12 @@ __all__ = [
     "fit",
     "fit_ordinary",
     "in_double",
+    "limited_threads",
     "reporter",
-    "scipy_on_one_thread",
 ]
+
+# Rows up to which a fit runs on one thread of torch. At 1000 an evaluation takes some 0.1 s.
+_FEW_ROWS = 1000
 
 
 class FitError(RuntimeError):
@@ -148,7 +160,7 @@ def fit(
         torch.inference_mode(False),
         in_double(model),
         _held(unchosen.values()),
-        scipy_on_one_thread(),
+        limited_threads(len(model.train_y)),
         reporter(progress) as report,
     ):
         search = Search(model, function, report)
@@ -280,18 +292,44 @@ def reporter(progress: bool | Progress) -> Iterator[Progress]:
 
 
 @contextmanager
-def scipy_on_one_thread() -> Iterator[None]:
-    """SciPy's BLAS on one thread for as long as it takes.
+def limited_threads(rows: int) -> Iterator[None]:
+    """One thread for SciPy's BLAS and, up to 1000 rows, for torch; both as before afterwards.
 
-    L-BFGS-B's matrices are tiny, but the threads of SciPy's OpenBLAS then spin for some 30 ms, waiting for more, on the
-    cores that torch needs for the next evaluation: a fit of 500 rows takes three times as long. In the main thread
-    only: two fits in two threads would restore each other's setting.
+    L-BFGS-B's matrices are tiny, but the threads of SciPy's OpenBLAS spin for some 30 ms after each call, on the cores
+    that torch needs for the next evaluation: a fit of 500 rows takes three times as long. The threads of torch wait for
+    each other many times in an evaluation: on a machine that is busy otherwise a second thread makes it up to 30 times
+    slower, and on an idle one saves half at most.
+
+    torch keeps its number of threads where the user chose it; see :func:`_threads_are_chosen`. All this happens in the
+    main thread only: two fits in two threads would restore each other's setting.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before = torch.get_num_threads()
+    change = rows <= _FEW_ROWS and before > 1 and not _threads_are_chosen(before)
     with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
-        yield
+        if change:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if change:
+                torch.set_num_threads(before)
+
+
+def _threads_are_chosen(threads: int) -> bool:
+    """Whether the user chose torch's number of threads: in the environment, or as a number that is not the default.
+
+    torch does not tell whether ``set_num_threads`` was called. Its default is the number of cores, physical or logical,
+    of the machine or of those that this process may use. To choose that very number set ``OMP_NUM_THREADS``.
+    """
+    if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")):
+        return True
+    logical = {os.cpu_count() or 1}
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        logical.add(len(os.sched_getaffinity(0)))
+    return threads not in logical | {cores // 2 for cores in logical}
 
 
 @contextmanager

@@ -55,6 +55,7 @@ def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
     with torch.no_grad():
         model = model.in_float64()
         residual, noise, relative = model.residual(), model.noise.detach(), model.relative_noise()
+        precision = torch.ones_like(residual)  # a learned law only flags rows: the given weight is the user's choice
         cavity = model.latent_leave_one_out(model.training_terms().pseudo)
         if learn:
             if model.weight.constant_in_y:  # the noise of each row is known, up to σ²
@@ -62,10 +63,9 @@ def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
             width = OUTLIER_WIDTH * robust_spread(residual)
             limits = (float(noise) * 1e-12, float(noise) * 1e12)
             learned = learn_law(residual, cavity, noise, relative, width, bounds=limits)
-            law, noise = learned.law, learned.noise
-            probability, precision = learned.rows.outlier_probability, learned.rows.precision
+            law, noise, probability = learned.law, learned.noise, learned.rows.outlier_probability
         else:
-            law, probability, precision = model.noise_law, model.outlier_probability(), torch.ones_like(residual)
+            law, probability = model.noise_law, model.outlier_probability()
             if isinstance(model.weight, LawWeight):
                 relative = relative * model.weight.local
                 precision = model.weight.responsibilities(residual, noise).precision

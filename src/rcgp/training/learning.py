@@ -26,8 +26,17 @@ from rcgp.models.defaults import robust_spread, robust_spreads
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.local_noise import POWERS, LocalNoise
 from rcgp.training.objectives import log_prior, weighed_evidence
-from rcgp.training.search import NUMERICAL_ERRORS, Outcome, Progress, Search, Vector
-from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters, scale_lengthscales, shorter_starts
+from rcgp.training.search import (
+    NUMERICAL_ERRORS,
+    Outcome,
+    Progress,
+    Search,
+    Vector,
+    hyperparameters_of,
+    restore_hyperparameters,
+    scale_lengthscales,
+    shorter_starts,
+)
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH, Responsibilities
 
@@ -150,26 +159,27 @@ class Learning:
     def _best_start(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
         """The best state after a short search from longer lengthscales, the given start and random ones, and F of each.
 
-        And from shorter ones, where these are better before any search than all that was found, as for an ordinary GP.
+        And from shorter ones, where these are better before any search than all that was found, as for an ordinary GP;
+        there rows are weighed as in the best state.
         """
         model, first = self.model, hyperparameters_of(self.model)
         given, *random = self.search.starts(restarts, seed)
         scale_lengthscales(model, _LONG)
         smooth = self.search.read()
-        starts = [(smooth, _NARROW), (given, WIDE), *((start, WIDE) for start in random)]
-        states = [self._try(*start) for start in starts]
+        wide, narrow = self._first(WIDE), self._first(_NARROW)
+        states = [self._try(smooth, narrow), *(self._try(start, wide) for start in (given, *random))]
         best = max(states, key=attrgetter("evidence"))
         restore_hyperparameters(model, first)
         for _ in shorter_starts(model):
             start = self.search.read()
-            if self._glance() > best.evidence:
-                best = max(best, self._try(start, WIDE), key=attrgetter("evidence"))
+            if self._glance(best) > best.evidence:
+                best = max(best, self._try(start, best), key=attrgetter("evidence"))
         return best, [state.evidence for state in states]
 
-    def _glance(self) -> float:
-        """F at the present hyperparameters, before any search."""
+    def _glance(self, weighed: State) -> float:
+        """F at the present hyperparameters, before any search, with weights to begin with."""
         reported = len(self.rounds)
-        self.state = self._first(WIDE)
+        self.state = replace(weighed, parameters=hyperparameters_of(self.model))
         self._expect("glance", learn=False)
         value = self._expect("glance").evidence
         del self.rounds[reported:]
@@ -179,10 +189,10 @@ class Learning:
         """The gain in evidence that another search or expectation step has to promise."""
         return _GAIN * len(self.relative)
 
-    def _try(self, start: Vector, threshold: float) -> State:
+    def _try(self, start: Vector, weighed: State) -> State:
         """Weights, hyperparameters by a short search, and weights and law again."""
         self.search.write(start)
-        self.state = self._first(threshold)
+        self.state = replace(weighed, parameters=hyperparameters_of(self.model))
         best = self._expect("start", learn=False)
         self._search(_ROUGH, min(_ITERATIONS, self.max_iterations))
         return self._better(best, self._expect("search"))

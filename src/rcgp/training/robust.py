@@ -40,12 +40,11 @@ from rcgp.training.fit import (
     check_limits,
     fit_ordinary,
     in_double,
+    limited_threads,
     reporter,
-    scipy_on_one_thread,
 )
 from rcgp.training.learning import Learning, Round, cavity_by_law
-from rcgp.training.search import Outcome, Progress
-from rcgp.training.snapshots import hyperparameters_of, restore_hyperparameters
+from rcgp.training.search import Outcome, Progress, hyperparameters_of, restore_hyperparameters
 from rcgp.weights import Constant, LawWeight, NoiseLaw
 
 __all__ = ["RobustReport", "Round", "fit_robust", "weigh_by_law"]
@@ -125,7 +124,8 @@ def fit_robust(
     began = time.perf_counter()
     weight, local, parameters = model.weight, model.local_noise, hyperparameters_of(model)
     try:
-        with torch.inference_mode(False), in_double(model), reporter(progress) as report, scipy_on_one_thread():
+        threads = limited_threads(len(model.train_y))
+        with torch.inference_mode(False), in_double(model), reporter(progress) as report, threads:
             found = _fit(model, restarts, max_iterations, seed, local_noise, report)
     except BaseException:
         model.weight, model.local_noise = weight, local

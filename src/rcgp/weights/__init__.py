@@ -16,11 +16,18 @@ A class of your own needs ``forward`` alone; its slope then comes from autograd:
             return (1 - (residual / 3).clamp(-1, 1) ** 2) ** 1.5
 """
 
-from rcgp.weights.base import WeightFunction, smallest_weight
 from rcgp.weights.composed import NoNoiseTerm, NoShrinkage, OneSided, Product
-from rcgp.weights.elementary import Constant, Heteroskedastic
+from rcgp.weights.functions import (
+    Constant,
+    Heteroskedastic,
+    InverseMultiquadric,
+    SquaredExponential,
+    ThresholdWeight,
+    WeightFunction,
+    quantile_threshold,
+    smallest_weight,
+)
 from rcgp.weights.noise_law import LawWeight, NoiseLaw
-from rcgp.weights.thresholds import InverseMultiquadric, SquaredExponential, ThresholdWeight, quantile_threshold
 
 __all__ = [
     "Constant",

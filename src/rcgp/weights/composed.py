@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from rcgp.weights.base import WeightFunction
+from rcgp.weights.functions import WeightFunction
 
 __all__ = ["NoNoiseTerm", "NoShrinkage", "OneSided", "Product"]
 

@@ -36,7 +36,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rcgp.weights.base import WeightFunction, smallest_weight
+from rcgp.weights.functions import WeightFunction, smallest_weight
 
 __all__ = [
     "FLAGGED",

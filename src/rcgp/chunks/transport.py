@@ -11,12 +11,12 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-__all__ = ["Parcel"]
+__all__ = ["Packed"]
 
 T = TypeVar("T")
 
 
-class Parcel(Generic[T]):
+class Packed(Generic[T]):
     """A value whose tensors travel as plain arrays of their own numbers.
 
     Torch itself sends the whole storage that a tensor is a part of: a slice of a large matrix would take all of it
@@ -64,8 +64,8 @@ def _packed(value: Any) -> bytes:
         return file.getvalue()
 
 
-def _unpacked(content: bytes) -> Parcel[Any]:
-    return Parcel(pickle.loads(content))
+def _unpacked(content: bytes) -> Packed[Any]:
+    return Packed(pickle.loads(content))
 
 
 def _tensor(array: Any) -> Tensor:

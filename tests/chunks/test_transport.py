@@ -8,13 +8,13 @@ import torch
 
 
 @pytest.fixture
-def Parcel(da):  # noqa: N802, the class; what it needs comes with Dask
-    from rcgp.chunks.parcel import Parcel
+def Packed(da):  # noqa: N802, the class; what it needs comes with Dask
+    from rcgp.chunks.dask_engine import Packed
 
-    return Parcel
+    return Packed
 
 
-def test_dask_knows_how_large_a_parcel_is(da, Parcel):
+def test_dask_knows_how_large_a_parcel_is(da, Packed):
     from dask.sizeof import sizeof
 
     @dataclass
@@ -22,17 +22,17 @@ def test_dask_knows_how_large_a_parcel_is(da, Parcel):
         matrix: torch.Tensor
         others: dict
 
-    nothing = sizeof(Parcel(None))
+    nothing = sizeof(Packed(None))
     block = (torch.zeros(1000, 2), torch.zeros(1000), None, 0)
-    assert sizeof(Parcel(block)) - nothing == 12_000
-    assert sizeof(Parcel([Sums(torch.zeros(10, 10), {"a": torch.zeros(5)})] * 2)) - nothing == 840
-    assert sizeof(Parcel(torch.nn.Linear(10, 9))) - nothing == 396
+    assert sizeof(Packed(block)) - nothing == 12_000
+    assert sizeof(Packed([Sums(torch.zeros(10, 10), {"a": torch.zeros(5)})] * 2)) - nothing == 840
+    assert sizeof(Packed(torch.nn.Linear(10, 9))) - nothing == 396
 
 
-def test_a_slice_of_a_large_tensor_travels_alone(Parcel):
+def test_a_slice_of_a_large_tensor_travels_alone(Packed):
     large = torch.arange(1e6, dtype=torch.float64).reshape(1000, 1000)
     values = {"row": large[3], "column": large[:, 3], "turned": large[:2].T, "none": large[:0], "one": large[0, 1]}
-    content = pickle.dumps(Parcel(values))
+    content = pickle.dumps(Packed(values))
     assert len(content) < 50_000
     got = pickle.loads(content).value
     for name, value in values.items():
@@ -41,9 +41,9 @@ def test_a_slice_of_a_large_tensor_travels_alone(Parcel):
         got[name] += 1  # of its own, and writable
 
 
-def test_parameters_and_gradients_travel_as_such(Parcel):
+def test_parameters_and_gradients_travel_as_such(Packed):
     layer = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
-    again = pickle.loads(pickle.dumps(Parcel([layer, layer.weight]))).value
+    again = pickle.loads(pickle.dumps(Packed([layer, layer.weight]))).value
     assert isinstance(again[0].weight, torch.nn.Parameter)
     assert again[0].weight is again[1]
     assert torch.equal(again[0].weight, layer.weight)
