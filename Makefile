@@ -1,19 +1,26 @@
-# Everything a newcomer needs: `make demo` to see it, `make test` to check it.
-# Both make .venv if it is missing; after a change of pyproject.toml or constraints.txt they install again.
+# Everything a newcomer needs: `make demo` to see it, `make test` to test it. `make check` runs everything, as CI does.
+# All make .venv if it is missing; after a change of pyproject.toml or constraints.txt they install again.
 
 PYTHON ?= python3
 BIN := .venv/bin
 # The constraints pin a torch for which pip finds a CPU build; an unpinned torch draws several GB of CUDA.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint docs benchmark clean
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+
+.PHONY: demo test check lint docs benchmark clean
 
 demo: .venv/installed-demo
 	$(BIN)/rcgp demo
 
 # Each test runs on one thread; a worker takes about half a gigabyte.
 test: lint
-	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+	$(PYTEST) -m "not slow"
+
+# What takes longer: slow fits, killed Dask workers, Chromium, documentation, demo, a small part of the reproduction.
+check: test docs demo
+	$(PYTEST) -m slow
+	$(BIN)/rcgp reproduce all --quick --output build/reproduction
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -35,6 +42,6 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed-%: .venv/bin/python pyproject.toml constraints.txt
-	$(INSTALL) --editable ".[$*]"
+.venv/installed-%: .venv/bin/python pyproject.toml paper/pyproject.toml constraints.txt
+	$(INSTALL) --editable ".[$*]" $(if $(filter demo,$*),,--editable ./paper)
 	touch $@

@@ -37,12 +37,12 @@ from rcgp import SparseRCGP, SparseRCGPRegressor
 from rcgp.chunked.passes import Given, SumUp
 from rcgp.chunked.views import View
 from rcgp.chunks import chunks_of, engine_for
-from rcgp.data import load
 from rcgp.models.defaults import default_kernel
 from rcgp.models.means import build_mean
 from rcgp.models.sparse_rows import Rows
 from rcgp.training.objectives import elbo, leave_one_out
 from rcgp.weights import Constant
+from rcgp_paper.data import load
 
 FEATURES, INDUCING, THREADS = 8, 500, 2
 

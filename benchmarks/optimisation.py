@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rcgp.experiments import EXPERIMENTS, Record, RecordFile
-from rcgp.experiments.optimisation import FUNCTION_TITLES
-from rcgp.experiments.records import Config
-from rcgp.experiments.runner import Experiment, Options, run_experiment
+from rcgp_paper.experiments import EXPERIMENTS, Record, RecordFile
+from rcgp_paper.experiments.optimisation import FUNCTION_TITLES
+from rcgp_paper.experiments.records import Config
+from rcgp_paper.experiments.runner import Experiment, Options, run_experiment
 
 if TYPE_CHECKING:
     from botorch.models.model import Model
@@ -141,8 +141,8 @@ def recorded_step_figure(records: Sequence[Record]) -> list[Figure]:
 
 def step_figures(repeats: int, sizes: Sequence[int], pursuit: bool) -> list[Figure]:
     """Time of a step on contaminated evaluations of all functions: medians over repeats and functions."""
-    from rcgp.botorch.problems import FUNCTIONS, Contamination
-    from rcgp.botorch.trials import Fitted, fit_gp, fit_rcgp, fit_relevance_pursuit, suggest
+    from rcgp_paper.experiments.problems import FUNCTIONS, Contamination
+    from rcgp_paper.experiments.trials import Fitted, fit_gp, fit_rcgp, fit_relevance_pursuit, suggest
 
     def seconds(fit: Fitted, X: torch.Tensor, Y: torch.Tensor) -> float:
         began = time.perf_counter()
@@ -201,7 +201,7 @@ class Design:
 
 def design(function: SyntheticTestFunction, n: int, sign: float, seed: int) -> Design:
     """One Sobol design of ``n`` rows; errors have the sign."""
-    from rcgp.botorch.trials import fit_gp, fit_rcgp
+    from rcgp_paper.experiments.trials import fit_gp, fit_rcgp
 
     low, high = function.bounds
     X = torch.quasirandom.SobolEngine(len(low), True, seed).draw(n, dtype=torch.float64)  # type: ignore[no-untyped-call]
@@ -274,7 +274,7 @@ def run_loop(config: Config) -> dict[str, Any]:
     from botorch.optim import optimize_acqf
     from botorch.utils.sampling import manual_seed
 
-    from rcgp.botorch.trials import fit_gp, fit_rcgp
+    from rcgp_paper.experiments.trials import fit_gp, fit_rcgp
 
     function, method, seed = _function(config["function"], config["inputs"]), config["method"], config["seed"]
     low, high = function.bounds

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from rcgp.data import prepare
-from rcgp.experiments.methods import run_method
-from rcgp.experiments.records import Config, Record
-from rcgp.experiments.runner import Experiment, Options, run_experiment
-from rcgp.experiments.scores import score
+from rcgp_paper.data import prepare
+from rcgp_paper.experiments.methods import run_method
+from rcgp_paper.experiments.records import Config, Record
+from rcgp_paper.experiments.runner import Experiment, Options, run_experiment
+from rcgp_paper.experiments.scores import score
 
 DATA = ("synthetic", "boston", "energy", "yacht")
 KINDS = ("clean", "uniform", "asymmetric", "focused")

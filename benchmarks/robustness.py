@@ -36,15 +36,15 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from rcgp.baselines import MixtureGP, RelevancePursuitGP, StudentTGP, WinsorizedGP
-from rcgp.experiments.records import Config, LockedError, Record, RecordFile
-from rcgp.experiments.runner import Experiment, Failure, Options, run_experiment
-from rcgp.experiments.scores import Prediction, normal_prediction, scale_mixture_prediction, score
 from rcgp.models import RCGP
 from rcgp.models.defaults import add_weak_priors
 from rcgp.training.fit import fit
 from rcgp.training.robust import fit_robust
 from rcgp.weights import Constant, InverseMultiquadric
+from rcgp_paper.baselines import MixtureGP, RelevancePursuitGP, StudentTGP, WinsorizedGP
+from rcgp_paper.experiments.records import Config, LockedError, Record, RecordFile
+from rcgp_paper.experiments.runner import Experiment, Failure, Options, run_experiment
+from rcgp_paper.experiments.scores import Prediction, normal_prediction, scale_mixture_prediction, score
 from suite import JUDGE, KINDS, SCATTERED, TUNE, problem
 
 Array = NDArray[np.float64]

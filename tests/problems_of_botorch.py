@@ -107,7 +107,7 @@ SCALES = (1.0, 2.0, 4.0, 8.0)
 
 def law_weights(K, e, noise, law):
     """Weights, slopes and outlier probabilities of one model: densities as written, leave-one-out by refits."""
-    spread = e.abs().quantile(0.5) / 0.6745
+    spread = e.abs().quantile(0.5) / 0.6744897501960817
     w, slope = (1.0 + (e / (5.0 * spread)) ** 2).rsqrt(), torch.zeros_like(e)
     own, warmth = noise, (0.1 * spread**2 / noise).clamp_min(1.0)
     for exponent in (1.0, 2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0):  # from the noise at which models start to their own

@@ -38,23 +38,90 @@ def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = run_python("README.md")
     text = capsys.readouterr().out
-    assert "robust = " in text
     law = re.search(r"The noise of good rows .*\.", text)[0]
     assert f"print(model.noise_law_)  # {law}" in code
+    rows = re.search(r"\[ *(\d+) +(\d+) +(\d+)\]", text)
+    assert f"# [{' '.join(rows.groups())}]" in code
+    assert (tmp_path / "model.rcgp").exists()
+
+
+def test_the_guides_python_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = run_python("docs/start.md")
+    text = capsys.readouterr().out
+    shown = [line.split()[0] for line in text.splitlines() if re.match(r"\d+ +\d+\.\d", line)]
+    assert shown == ["3", "40", "77"]  # the rows that it is about
+    assert "robust = " in text
     errors = [float(error) for error in re.findall(r"(?:plain|paper|learned) tensor\((0\.\d+)", text)]
     assert "# {:.2f}, {:.2f} and {:.2f}".format(*errors) in code
     own_kernel = float(re.search(r"Matérn tensor\((0\.\d+)", text)[1])
     assert own_kernel < errors[1] / 3  # it does not follow the outliers
     assert f"truth).abs().mean())  # {own_kernel:.2f}\nmodel.hyperparameters()" in code
-    rows = re.search(r"\[ *(\d+) +(\d+) +(\d+)\]", text)
-    assert f"# [{' '.join(rows.groups())}]" in code
 
 
-def test_the_guides_python_runs(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run_python("docs/start.md")
-    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines() if re.match(r"\d+ ", line)]
-    assert shown == ["3", "40", "77"]  # the rows that it is about
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def tables_of(page):
+    """Cells of every table row by their first cell, bold or not; and the heads, whose next line is a rule."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    split = [[cell.strip().replace("**", "") for cell in line.strip("|").split("|")] for line in lines]
+    tables, head = [], None
+    for line, cells, following in zip(lines, split, [*lines[1:], ""], strict=True):
+        if re.match(r"\|[ :|-]+\|$", following):
+            head = cells
+            tables.append([])
+        elif line.startswith("|") and not re.match(r"\|[ :|-]+\|$", line):
+            tables[-1].append(dict(zip(head, cells, strict=True)))
+    return tables
+
+
+def test_the_readmes_comparison_has_the_benchmarks_figures():
+    """Each figure is that of docs/benchmark.md, which is made from the records; a method without records has dashes."""
+    peers = {
+        "rcgp, learned law": "learned law",
+        "plain GP, as in scikit-learn": "plain GP",
+        "Student-t GP ¹": "Student-t GP",
+        "gradient boosting ²": "boosting",
+        "RRP (BoTorch) ³": "RRP",
+    }
+    columns = {
+        "no errors": "none",
+        "all kinds": "all but t₂ noise",
+        "two-sided 35 %": "two-sided 35 %",
+        "worst, scattered": "scattered, worst",
+    }
+    pages = tables_of("docs/benchmark.md")
+    errors = next(
+        {line[""]: line for line in table} for table in pages if any(line.get("") == "none" for line in table)
+    )
+    times = next({line[""]: line for line in table} for table in pages if "time, median" in table[0])
+    (comparison,) = (table for table in tables_of("README.md") if "no errors" in table[0])
+    assert [line[""] for line in comparison] == list(peers)
+    for line in comparison:
+        method = peers[line[""]]
+        for column, row in columns.items():
+            assert line[column] == errors[row].get(method, "–"), (method, column)
+        assert line["time"] == times.get(method, {}).get("time, median", "–"), method
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_links_to_files_lead_somewhere(page):
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
+    assert links
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_the_plan_names_every_room_and_only_files_that_exist():
+    plan = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for package in (ROOT / "src" / "rcgp", ROOT / "paper" / "src" / "rcgp_paper"):
+        rooms = [path.parent.name for path in package.glob("*/__init__.py")]
+        assert not [room for room in rooms if f"`{room}/`" not in plan]
+    named = set(re.findall(r"[a-z_]+/[a-z_]+\.py", plan))
+    known = [path.as_posix() for path in ROOT.rglob("*.py") if ".venv" not in path.parts]
+    assert named
+    assert not [name for name in named if not any(path.endswith(f"/{name}") for path in known)]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/command_line.md"])
@@ -147,9 +214,14 @@ def test_every_gallery_script_and_page_is_reachable():
     assert pages <= set(index.split())
 
 
-def test_importing_the_package_imports_no_optional_library():
-    code = "import sys, rcgp; print(*{name.partition('.')[0] for name in sys.modules})"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+def modules_after(statement):
+    code = f"import sys; {statement}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_importing_the_package_imports_no_library_before_it_is_used():
+    assert not {"torch", "gpytorch", "sklearn"} & set(modules_after("import rcgp"))
+    loaded = modules_after("from rcgp import RCGP, fit_robust")
     assert "gpytorch" in loaded
     assert not {"botorch", "dask", "matplotlib", "pandas", "plotly", "rich", "sklearn", "typer"} & set(loaded)
 

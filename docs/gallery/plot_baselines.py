@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from rcgp import RCGP, fit, fit_robust
-from rcgp.baselines import GaussianGP, MixtureGP, StudentTGP, WinsorizedGP
-from rcgp.data import Asymmetric, Focused, Uniform, load
 from rcgp.models.defaults import add_weak_priors
+from rcgp_paper.baselines import GaussianGP, MixtureGP, StudentTGP, WinsorizedGP
+from rcgp_paper.data import Asymmetric, Focused, Uniform, load
 
 data = load("synthetic")
 truth = np.zeros(0) if data.truth is None else data.truth

@@ -24,8 +24,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from rcgp import RCGPRegressor
-from rcgp.data import DataError, Dataset, load
 from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp_paper.data import DataError, Dataset, load
 
 SERIES = {
     "flash_crash": ("flash crash", "hour of the day", "index"),
