@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import shutil
 import warnings
 from types import SimpleNamespace
 
@@ -11,6 +9,7 @@ import pytest
 
 from rcgp.estimator import RCGPRegressor
 from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.table import encode, learn_encoding
 from rcgp.weights import NoiseLaw
 
 
@@ -87,26 +86,23 @@ def one_feature():
 
 
 @pytest.fixture(scope="session")
-def three_features():
-    X, y = make_table(50, ("size", "age", "distance"))
-    return X, y, *fitted(X, y)
+def mixed():
+    """Columns, X, y and both models of a table with a date, a number, two categories and a feature without effect."""
+    random = np.random.default_rng(3)
+    days, size, noise = np.sort(random.choice(700, 50, replace=False)), random.uniform(30, 90, 50), np.arange(50) % 7
+    kind, garden = random.choice(["detached", "flat", "terraced"], 50), random.choice(["no", "yes"], 50)
+    price = 3000 * size + 20_000 * np.sin(days / 150) + 500 * random.standard_normal(50)
+    price += 40_000 * (kind == "detached") - 40_000 * (kind == "flat")
+    price[::15] += 500_000
+    sold = (np.datetime64("2021-03-01") + days).astype(str)
+    data = {"sold": sold, "type": kind, "garden": garden, "size": size, "noise": noise, "price": price}
+    frame = pd.DataFrame(data, index=np.arange(2, 52))
+    encoding, _ = learn_encoding(frame, "price")
+    encoded = encode(frame, encoding)
+    return encoding.columns, encoded.X, encoded.y, *fitted(encoded.X, encoded.y)
 
 
 @pytest.fixture(scope="session")
-def browser():
-    """Headless Chromium; where there is none the test is skipped, but never in continuous integration."""
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        sync_playwright = None
-    if executable is None or sync_playwright is None:
-        reason = "no chromium, or no playwright: the page was not looked at"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=arguments)
-        yield chromium
-        chromium.close()
+def three_features():
+    X, y = make_table(50, ("size", "age", "distance"))
+    return X, y, *fitted(X, y)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
+from itertools import product
 
 import numpy as np
 import pytest
 
 from rcgp.report import report_html, write_report
-from rcgp.report.text import number
+from rcgp.report.text import fraction, number
+from rcgp.table import Column
 
 EVIL = "<script>alert(1)</script>"
 
@@ -79,8 +82,8 @@ def test_pointing_at_a_row_shows_its_values(page, one_feature):
     assert shown[1:] == [
         f"observed {number(y.iloc[i])}",
         f"expected {number(robust.loo_mean_[i])}",
-        f"weight {number(robust.weights_[i])}",
-        f"outlier probability {number(robust.outlier_probability_[i])}",
+        f"weight {fraction(robust.weights_[i])}",
+        f"outlier probability {fraction(robust.outlier_probability_[i])}",
     ]
 
 
@@ -162,7 +165,7 @@ def test_a_narrow_screen_does_not_scroll_sideways(browser, table, invented, tmp_
     X, y = table(30, ("size", "a name that goes on_and_on_" + "and_on_" * 20, "age"))
     write_report(tmp_path / "page.html", invented(X, y, 3), invented(X, y), X, y, target="t" * 90, notices=["n" * 300])
     with opened(browser, tmp_path / "page.html", width=400) as page:
-        page.locator("summary").click()
+        page.locator("#fits summary").click()
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         widest = page.eval_on_selector_all(".figure svg.main-svg", "all => Math.max(...all.map((o) => o.clientWidth))")
         assert 250 < widest <= 400
@@ -185,6 +188,142 @@ def test_without_javascript_the_page_says_so(browser, path):
     page.goto(path.as_uri())
     assert page.locator("noscript").inner_text().startswith("Figures need JavaScript")
     page.close()
+
+
+@pytest.fixture(scope="module")
+def mixed_path(mixed, tmp_path_factory):
+    columns, X, y, robust, plain = mixed
+    path = tmp_path_factory.mktemp("report") / "mixed.html"
+    write_report(path, robust, plain, X, y, target="price", columns=columns)
+    return path
+
+
+@pytest.fixture(scope="module")
+def mixed_page(browser, mixed_path):
+    with opened(browser, mixed_path) as page:
+        yield page
+
+
+def texts(page, selector):
+    return page.eval_on_selector_all(selector, "all => all.map((one) => one.textContent)")
+
+
+def effect(page, name):
+    """The selector of the figure of a column's effect."""
+    label = f"Partial dependence of price on {name}"
+    return "#" + page.eval_on_selector(f'.figure[aria-label="{label}"]', "one => one.id")
+
+
+def test_weak_effects_are_drawn_when_their_fold_opens(mixed_page):
+    assert mixed_page.get_attribute("html", "data-figures") == "drawn"
+    assert mixed_page.locator("#fit > .figures .figure svg.main-svg").count() > 0
+    inside = mixed_page.locator("#fit details .figure")
+    assert inside.count() == 2
+    assert inside.locator("svg.main-svg").count() == 0
+    assert not inside.first.is_visible()
+    fold = mixed_page.locator("#fit details summary")
+    assert fold.inner_text().startswith("2 features with hardly any effect: ")
+    fold.click()
+    for i in range(2):
+        inside.nth(i).locator("svg.main-svg").first.wait_for()
+        shown = mixed_page.locator("#fit > .figures .figure").first.bounding_box()
+        drawn = inside.nth(i).locator("svg.main-svg").first.bounding_box()
+        assert (drawn["width"], drawn["height"]) == pytest.approx((shown["width"], shown["height"]), abs=2)
+    before = inside.first.inner_html()
+    fold.click()
+    fold.click()
+    assert inside.first.inner_html() == before  # not drawn again
+
+
+def test_dates_are_on_the_axis_and_levels_below_their_points(mixed_page):
+    assert set(texts(mixed_page, f"{effect(mixed_page, 'sold')} .xtick text")) & {"2022", "Jan 2022", "Jul 2021"}
+    assert texts(mixed_page, f"{effect(mixed_page, 'type')} .xtick text") == ["flat", "terraced", "detached"]
+    figure = effect(mixed_page, "type")
+    points = mixed_page.eval_on_selector_all(
+        f"{figure} .trace.scatter:last-child path.point",
+        "all => all.map((one) => { const box = one.getBoundingClientRect(); return box.x + box.width / 2; })",
+    )
+    labels = mixed_page.eval_on_selector_all(
+        f"{figure} .xtick text",
+        "all => all.map((one) => { const box = one.getBoundingClientRect(); return box.x + box.width / 2; })",
+    )
+    assert points == pytest.approx(labels, abs=3)
+
+
+def test_pointing_at_a_level_or_a_date_names_it(mixed_page, mixed):
+    X, robust = mixed[1], mixed[3]
+    figure = effect(mixed_page, "type")
+    mixed_page.evaluate(f"Plotly.Fx.hover('{figure[1:]}', [{{curveNumber: 1, pointNumber: 2}}])")
+    at = X.assign(**{"type=detached": 1.0, "type=flat": 0.0, "type=terraced": 0.0})
+    mean = number(robust.predict(at).mean())
+    assert texts(mixed_page, f"{figure} .hovertext .line") == ["robust GP", "type detached", f"price {mean}"]
+    figure = effect(mixed_page, "sold")
+    mixed_page.evaluate(f"Plotly.Fx.hover('{figure[1:]}', [{{curveNumber: 3, pointNumber: 0}}])")
+    first = float(np.round(np.quantile(X["sold"], 0.01)))
+    mean = number(robust.predict(X.assign(sold=first)).mean())
+    expected = ["robust GP", f"sold {np.datetime64(int(first), 'D')}", f"price {mean}"]
+    assert texts(mixed_page, f"{figure} .hovertext .line") == expected
+
+
+def test_long_names_of_levels_are_all_shown(browser, table, invented, tmp_path):
+    levels = tuple(f"municipality of {name}" for name in ("Aarau", "Basel", "Chur", "Davos"))
+    X, y = table(40, tuple(f"town={level}" for level in levels))
+    X[:] = np.eye(4)[np.arange(40) % 4]
+    columns = [Column("town", "category", levels)]
+    write_report(tmp_path / "page.html", invented(X, y), None, X, y, target="price", columns=columns)
+    with opened(browser, tmp_path / "page.html") as page:
+        figure = effect(page, "town")
+        assert sorted(texts(page, f"{figure} .xtick text")) == list(levels)
+        assert all(label.is_visible() for label in page.locator(f"{figure} .xtick text").all())
+        frame = page.locator(figure).bounding_box()
+        for label in page.locator(f"{figure} .xtick text").all():
+            box = label.bounding_box()
+            assert frame["x"] <= box["x"] + 1
+            assert box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+
+
+def test_rows_are_sorted_by_date(mixed_page):
+    heading = mixed_page.locator("table.sortable th").nth(8)
+    heading.locator("button").click()
+    days = column(mixed_page, 8)
+    assert days == sorted(days)
+    assert len(set(days)) == 20
+    heading.locator("button").click()
+    assert column(mixed_page, 8) == days[::-1]
+
+
+def overlap(one, other):
+    across = min(one["x"] + one["width"], other["x"] + other["width"]) - max(one["x"], other["x"])
+    down = min(one["y"] + one["height"], other["y"] + other["height"]) - max(one["y"], other["y"])
+    return across > 0 and down > 0
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_the_mode_bar_covers_neither_legend_nor_points_nor_text(browser, path, width):
+    with opened(browser, path, width=width) as page:
+        for figure in page.locator(".figure.whole").all():
+            figure.hover()
+            bar = figure.locator(".modebar").bounding_box()
+            assert bar["width"] > 100
+            for covered in (".legend", ".bglayer, .plot"):
+                for place in figure.locator(covered).all():
+                    box = place.bounding_box()
+                    assert box is None or not overlap(bar, box)
+            for words in figure.locator("xpath=ancestor::section/p").all():
+                assert not overlap(bar, words.bounding_box())
+
+
+@pytest.mark.parametrize("scale", [1e-3, 6e3, 4e5])
+def test_ticks_are_plain_numbers(browser, table, invented, tmp_path, scale):
+    X, y = table(40, target_scale=scale)
+    X = X * scale
+    write_report(tmp_path / "page.html", invented(X, y, 2), invented(X, y), X, y, target="price")
+    with opened(browser, tmp_path / "page.html") as page:
+        for key, axis in product(("fit", "residuals", "comparison"), "xy"):
+            ticks = texts(page, f"#figure-{key} .{axis}tick text")
+            assert len(ticks) >= 3
+            for tick in ticks:
+                assert re.fullmatch(r"−?(\d{1,3}(,\d{3})+|\d{1,4}|\d\.\d+)", tick), tick
 
 
 def test_a_band_far_wider_than_the_frame_still_fills_it(browser, table, invented, tmp_path):

@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 
 from rcgp.report.effects import fitted_curve, partial_dependences
+from rcgp.report.summary import Column, columns_of
 
 
 def test_the_curve_is_the_models_prediction_with_both_bands(one_feature):
     X, _, robust, plain = one_feature
-    curve = fitted_curve(robust, plain, X)
+    curve = fitted_curve(robust, plain, X, Column("size", ("size",)))
     at = pd.DataFrame({"size": curve.grid})
     mean, std = robust.predict(at, return_std=True)
     np.testing.assert_allclose(curve.mean, mean)
@@ -25,17 +26,17 @@ def test_the_curve_is_the_models_prediction_with_both_bands(one_feature):
 def test_a_single_value_of_the_feature_still_has_a_curve(table, invented, value):
     X, y = table(10)
     X["size"] = value
-    grid = fitted_curve(invented(X, y), None, X).grid
+    grid = fitted_curve(invented(X, y), None, X, Column("size", ("size",))).grid
     assert (np.diff(grid) > 0).all()
     assert grid[0] < value < grid[-1]
 
 
 def test_partial_dependence_is_the_average_over_rows_with_the_feature_set(three_features):
     X, _, robust, plain = three_features  # fifty rows: all of them are the background
-    for effect in partial_dependences(robust, plain, X):
+    for effect in partial_dependences(robust, plain, X, columns_of(X, None)):
         for i in (0, 17, 29):
             at = X.copy()
-            at[effect.feature] = effect.grid[i]
+            at[effect.column.name] = effect.grid[i]
             mean, covariance = robust.predict(at, return_cov=True)
             assert effect.mean[i] == pytest.approx(mean.mean())
             ones = np.full(len(X), 1 / len(X))
@@ -45,8 +46,8 @@ def test_partial_dependence_is_the_average_over_rows_with_the_feature_set(three_
 
 def test_the_band_is_of_the_average_and_so_narrower_than_that_of_a_row(three_features):
     X, _, robust, _ = three_features
-    effect = partial_dependences(robust, None, X)[0]
-    at = X.assign(**{effect.feature: effect.grid[0]})
+    effect = partial_dependences(robust, None, X, columns_of(X, None))[0]
+    at = X.assign(**{effect.column.name: effect.grid[0]})
     assert effect.std[0] < robust.predict(at, return_std=True)[1].mean()
     assert effect.plain is None
 
@@ -67,18 +68,22 @@ class Linear:
         return np.asarray(X) @ self.slopes
 
 
+def effects_of(model, X):
+    """The effects of a table of numbers by name, strongest first."""
+    return {effect.column.name: effect for effect in partial_dependences(model, None, X, columns_of(X, None))}
+
+
 def test_strongest_features_come_first_and_constant_ones_not_at_all():
     random = np.random.default_rng(0)
     X = pd.DataFrame(random.uniform(0, 1, (80, 5)), columns=list("abcde"))
     X["d"] = 7.0
-    effects = partial_dependences(Linear([0.1, -3.0, 1.0, 9.0, 0.0]), None, X)
-    assert [effect.feature for effect in effects] == ["b", "c", "a", "e"]
+    assert list(effects_of(Linear([0.1, -3.0, 1.0, 9.0, 0.0]), X)) == ["b", "c", "a", "e"]
 
 
 def test_covariances_are_small_and_few():
     X = pd.DataFrame(np.random.default_rng(0).uniform(0, 1, (300, 20)), columns=[f"x{i}" for i in range(20)])
     model = Linear(np.arange(20.0))
-    assert len(partial_dependences(model, None, X)) == 12
+    assert len(effects_of(model, X)) == 12
     assert len(model.sizes) == 12 * 30
     assert set(model.sizes) == {50}
 
@@ -86,18 +91,62 @@ def test_covariances_are_small_and_few():
 def test_one_wild_value_does_not_stretch_the_grid():
     X = pd.DataFrame(np.random.default_rng(0).uniform(0, 1, (300, 2)), columns=["a", "b"])
     X.loc[0, "a"] = 1e9
-    effect = next(e for e in partial_dependences(Linear([1.0, 1.0]), None, X) if e.feature == "a")
-    assert effect.grid[-1] < 2.0
+    assert effects_of(Linear([1.0, 1.0]), X)["a"].grid[-1] < 2.0
 
 
 def test_a_feature_that_is_nearly_always_the_same_keeps_its_range():
+    X = pd.DataFrame({"a": [0.0] * 298 + [0.5, 1.0], "b": np.linspace(0, 1, 300)})
+    grid = effects_of(Linear([1.0, 1.0]), X)["a"].grid
+    assert (len(grid), grid[0], grid[-1]) == (30, 0.0, 1.0)
+
+
+def test_a_feature_with_two_values_has_nothing_in_between():
     X = pd.DataFrame({"a": [0.0] * 299 + [1.0], "b": np.linspace(0, 1, 300)})
-    effect = next(e for e in partial_dependences(Linear([1.0, 1.0]), None, X) if e.feature == "a")
-    assert (effect.grid[0], effect.grid[-1]) == (0.0, 1.0)
+    np.testing.assert_array_equal(effects_of(Linear([1.0, 1.0]), X)["a"].grid, [0.0, 1.0])
 
 
 def test_a_model_fitted_without_names_is_given_none():
     X = pd.DataFrame(np.random.default_rng(0).uniform(0, 1, (30, 2)), columns=["a", "b"])
     model = Linear([1.0, 1.0], names=False)
-    partial_dependences(model, None, X)
+    effects_of(model, X)
     assert model.kind is np.ndarray
+
+
+def test_whole_numbers_and_truth_values_are_features_too():
+    X = pd.DataFrame({"a": np.arange(40), "b": np.arange(40) % 2 == 0})
+    effects = effects_of(Linear([0.5, 1.0]), X)
+    assert np.ptp(effects["a"].mean) == pytest.approx(0.5 * np.ptp(np.quantile(X["a"], [0.01, 0.99])))
+    assert np.ptp(effects["b"].mean) == pytest.approx(1.0)
+
+
+def test_a_category_has_a_value_for_each_level_lowest_first(mixed):
+    columns, X, _, robust, plain = mixed  # fifty rows: all of them are the background
+    columns = columns_of(X, columns)
+    effects = {effect.column.name: effect for effect in partial_dependences(robust, plain, X, columns)}
+    for name in ("type", "garden"):
+        effect = effects[name]
+        levels = [effect.column.text(value) for value in effect.grid]
+        assert sorted(levels) == list(effect.column.levels)
+        assert (np.diff(effect.mean) >= 0).all()
+        for i, level in enumerate(levels):
+            at = X.copy()
+            for feature in effect.column.features:
+                at[feature] = float(feature == f"{name}={level}")
+            mean, covariance = robust.predict(at, return_cov=True)
+            assert effect.mean[i] == pytest.approx(mean.mean())
+            assert effect.std[i] == pytest.approx(np.sqrt(covariance.mean()), rel=1e-6)
+            assert effect.plain[i] == pytest.approx(plain.predict(at).mean())
+    assert [effects["type"].column.text(value) for value in effects["type"].grid] == ["flat", "terraced", "detached"]
+
+
+def test_dates_are_whole_days_unless_these_are_few():
+    column = Column("when", ("when",), "date")
+    X = pd.DataFrame({"when": np.arange(19000.0, 19400.0), "b": np.linspace(0, 1, 400)})
+    columns = (column, Column("b", ("b",)))
+    grid = next(e.grid for e in partial_dependences(Linear([1.0, 1.0]), None, X, columns) if e.column is column)
+    assert len(grid) == 30
+    np.testing.assert_array_equal(grid, np.round(grid))
+    X["when"] /= 100.0  # four days
+    grid = next(e.grid for e in partial_dependences(Linear([1.0, 1.0]), None, X, columns) if e.column is column)
+    assert len(grid) == 30
+    np.testing.assert_allclose(np.diff(grid), np.diff(grid)[0])

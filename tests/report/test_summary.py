@@ -3,11 +3,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from rcgp.report.summary import Rows, drawn_rows, listed_rows, predictive_law, rows_of, scores_of
-from rcgp.report.text import counted, for_html, for_plotly, number, percent
+from rcgp.report.summary import Column, Rows, columns_of, drawn_rows, listed_rows, predictive_law, rows_of, scores_of
+from rcgp.report.text import counted, date, for_html, for_plotly, fraction, number, percent
+from rcgp.table import Column as TableColumn
+from rcgp.table import Encoding, encode
 from rcgp.weights import NoiseLaw
 
 
@@ -106,17 +109,83 @@ def test_a_model_of_other_rows_is_a_clear_error(table, invented):
     [
         (0.123456, "0.1235"),
         (2024.0, "2024"),
-        (123456.7, "123457"),
+        (123456.7, "123,457"),
+        (9999.4, "9999"),
+        (9999.6, "10,000"),
+        (-20241.2, "-20,241"),
+        (999_999_999.4, "999,999,999"),
         (-12.0, "-12"),
         (0.0, "0"),
         (1.23456e-12, "1.235e-12"),
+        (-7.8294e-6, "-7.829e-6"),
+        (0.000099999, "0.0001"),
         (1.23456e12, "1.235e12"),
+        (7.2164e9, "7.216e9"),
         (float("nan"), "–"),
         (float("inf"), "–"),
     ],
 )
 def test_numbers_have_four_digits_that_matter(value, shown):
     assert number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (8.2e-6, "<0.001"),
+        (0.001, "0.001"),
+        (0.1254, "0.125"),
+        (0.5, "0.5"),
+        (0.99, "0.99"),
+        (0.9996, ">0.999"),
+        (1.0, "1"),
+        (1.25, "1.25"),
+        (10.0, "10"),
+    ],
+)
+def test_fractions_never_round_to_certainty(value, shown):
+    assert fraction(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("2024-12-31", "2024-12-31"),
+        ("2024-12-31T18:30", "2024-12-31 18:30"),
+        ("2024-12-31T18:00", "2024-12-31 18:00"),
+        ("2024-12-31T00:00:05", "2024-12-31 00:00:05"),
+        ("1848-02-22T23:59:59", "1848-02-22 23:59:59"),
+        ("0001-01-01", "0001-01-01"),
+    ],
+)
+def test_days_read_as_dates(written, shown):
+    days = np.datetime64(written, "s").astype(np.int64) / 86_400
+    assert date(days) == shown
+    assert Column("when", ("when",), "date").text(days) == shown
+
+
+def test_a_date_that_is_missing_is_a_dash():
+    assert date(float("nan")) == "–"
+
+
+@pytest.mark.parametrize("levels", [("only",), ("no", "yes"), ("a", "b", "c")])
+def test_a_category_is_read_from_its_indicators_and_written_back(levels):
+    encoded = TableColumn("kind", "category", levels)
+    frame = pd.DataFrame({"kind": [*levels, *levels[::-1]], "y": np.arange(2.0 * len(levels))})
+    X = encode(frame, Encoding("y", (encoded,))).X
+    (column,) = columns_of(X, [encoded])
+    values = column.values(X)
+    assert [column.text(value) for value in values] == list(frame["kind"])
+    np.testing.assert_array_equal(column.encoded(values), X)
+
+
+def test_columns_must_be_those_of_the_features(table):
+    X, _ = table(5, ("size", "age"))
+    assert [column.kind for column in columns_of(X, None)] == ["number", "number"]
+    for names in (["age", "size"], ["size"], ["size", "age", "floor"]):
+        with pytest.raises(ValueError, match="columns do not give the features of X"):
+            columns_of(X, [TableColumn(name, "number") for name in names])
 
 
 def test_counts_and_shares_read_as_words():

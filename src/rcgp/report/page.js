@@ -51,9 +51,16 @@
       modeBarButtons: [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]],
       plotlyServerURL: "",
     };
-    for (const [key, figure] of Object.entries(figures)) {
-      const place = document.getElementById("figure-" + key);
-      await window.Plotly.newPlot(place, figure.data, figure.layout, config);
+    const drawInto = (place) => {
+      const figure = figures[place.id.slice("figure-".length)];
+      const displayModeBar = place.classList.contains("third") ? false : "hover";
+      return window.Plotly.newPlot(place, figure.data, figure.layout, { ...config, displayModeBar });
+    };
+    for (const place of document.querySelectorAll(".figure")) {
+      const fold = place.closest("details");
+      // Inside a closed fold a figure has no size: draw it when the fold first opens.
+      if (!fold || fold.open) await drawInto(place);
+      else fold.addEventListener("toggle", () => drawInto(place).catch((error) => apologise(error.message)), { once: true });
     }
   }
 

@@ -1,8 +1,8 @@
-"""One self-contained HTML page from two fitted models and their table.
+"""One self-contained HTML page from a fitted model, its table and, to compare with, an ordinary GP.
 
-Plotly's script is several megabytes, so it travels compressed inside the page and the browser inflates it. A content
-security policy forbids every request and every script but the two whose hashes it names: should a name from the data
-ever slip through as markup, it would still not run.
+Plotly's script is several megabytes, so the page holds it compressed and the browser inflates it. A content security
+policy forbids every request and every script but the two whose hashes it names: should a name from the data ever slip
+through as markup, it would still not run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ import numpy as np
 import pandas as pd
 from plotly.offline import get_plotlyjs
 
-from rcgp.estimator.outliers import FLAG_RULE
-from rcgp.report.sections import Panel, Section, median_noise, sections_of
-from rcgp.report.summary import Numbers, Regressor, Rows, rows_of, scores_of
-from rcgp.report.tables import fit_table
+from rcgp.report.sections import Panel, Section, fit_table, sections_of
+from rcgp.report.summary import EncodedColumn, Fit, Regressor, columns_of, converged, rows_of
 from rcgp.report.text import counted, for_html, number, percent
 from rcgp.saving import write_whole
 
 __all__ = ["report_html", "write_report"]
+
+#: Below this share of the error of a constant saved, the features hardly predict the target.
+_LITTLE_SKILL = 0.1
+#: How far the coverage of 95 % intervals may fall short: this, or two standard errors where rows are few.
+_LITTLE_LESS = 0.05
 
 
 def write_report(
@@ -40,23 +43,18 @@ def write_report(
     target: str,
     rows: Sequence[object] | None = None,
     notices: Iterable[str] = (),
+    columns: Iterable[EncodedColumn] | None = None,
 ) -> None:
-    """Write :func:`report_html` to a file, which is either complete or, should anything fail, as it was before.
+    """Write :func:`report_html` to a file, completely or, should anything fail, not at all.
 
     Args:
         path: file to write; its folder must exist.
-        robust: fitted robust regressor.
-        plain: ordinary GP fitted to the same rows, or ``None``.
-        X: ``n x d`` features.
-        y: ``n`` observations.
-        target: name of y.
-        rows: what to call the rows. Default: the index of X.
-        notices: sentences for the reader.
+        robust, plain, X, y, target, rows, notices, columns: as for :func:`report_html`.
     """
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
-    page = report_html(robust, plain, X, y, target=target, rows=rows, notices=notices)
+    page = report_html(robust, plain, X, y, target=target, rows=rows, notices=notices, columns=columns)
     # A name may hold half a surrogate pair, which no encoding can write.
     write_whole(path, page.encode("utf-8", errors="replace"))
 
@@ -70,6 +68,7 @@ def report_html(
     target: str,
     rows: Sequence[object] | None = None,
     notices: Iterable[str] = (),
+    columns: Iterable[EncodedColumn] | None = None,
 ) -> str:
     """The page as a string of two to four megabytes, most of it Plotly.
 
@@ -79,16 +78,16 @@ def report_html(
         X: ``n x d`` features of the rows that both were fitted to, in the order of the fit.
         y: ``n`` observations.
         target: name of y.
-        rows: what to call the rows. Default: the index of X.
+        rows: names of the rows. Default: the index of X.
         notices: sentences for the reader, such as what was left out when the file was read.
+        columns: the table's columns that X encodes, as in ``rcgp.table.Encoding.columns``: dates and categories are
+            then shown as such. Default: every feature is a number.
 
     Raises:
         ValueError: if the numbers of rows or features do not agree.
     """
-    observed, labels = _checked(robust, X, y, rows)
-    seen = rows_of(robust, X, observed, labels)
-    other = None if plain is None else rows_of(plain, X, observed, labels)
-    sections = sections_of(robust, plain, X, seen, other, target)
+    fit = _checked(robust, plain, X, y, target, rows, columns)
+    sections = sections_of(fit)
     script, style, page = (_packaged(f"page.{kind}") for kind in ("js", "css", "html"))
     library = get_plotlyjs()
     return Template(page).substitute(
@@ -96,20 +95,26 @@ def report_html(
         title=for_html(f"{target}: a robust fit"),
         target=for_html(target),
         style=style,
-        summary=_summary(robust, plain, X, seen, other, target),
-        notices=_notices([*_fit_notices(robust, plain), *notices]),
+        summary=_summary(fit),
+        notices=_notices(notices),
         sections="".join(_section_html(section) for section in sections),
-        fits=fit_table(robust, plain, [str(name) for name in X.columns]),
-        figures=_figures_json([panel for section in sections for panel in section.panels]),
+        fits=fit_table(fit),
+        figures=_figures_json([panel for section in sections for panel in (*section.panels, *section.folded)]),
         library=base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode(),
         script=script,
     )
 
 
 def _checked(
-    robust: Regressor, X: pd.DataFrame, y: pd.Series[float], rows: Sequence[object] | None
-) -> tuple[Numbers, tuple[object, ...]]:
-    """The observations as numbers, and the names of the rows."""
+    robust: Regressor,
+    plain: Regressor | None,
+    X: pd.DataFrame,
+    y: pd.Series[float],
+    target: str,
+    rows: Sequence[object] | None,
+    columns: Iterable[EncodedColumn] | None,
+) -> Fit:
+    """Both models and the table, if they belong together."""
     if not isinstance(X, pd.DataFrame):
         raise TypeError(f"X must be a pandas DataFrame, whose columns name the features, got {type(X).__name__}")
     observed = np.asarray(y, dtype=np.float64)
@@ -122,58 +127,63 @@ def _checked(
             f"X has {counted(X.shape[1], 'feature')} but the model was fitted to {robust.n_features_in_}: give the "
             "columns of the fit"
         )
-    return observed, labels
+    other = None if plain is None else rows_of(plain, X, observed, labels)
+    return Fit(robust, plain, X, columns_of(X, columns), target, rows_of(robust, X, observed, labels), other)
 
 
-def _summary(
-    robust: Regressor, plain: Regressor | None, X: pd.DataFrame, rows: Rows, other: Rows | None, target: str
-) -> str:
-    """The verdict, and the numbers to remember."""
-    flagged, n, features = int(rows.flagged.sum()), len(rows.label), X.shape[1]
-    looks = "looks" if flagged == 1 else "look"
-    headline = f"{flagged:,} of {counted(n, 'row')} {looks} suspicious" if flagged else "No row looks suspicious"
-    scores = scores_of(rows, rows.flagged, median_noise(robust, X))
-    law = for_html(str(robust.noise_law_).splitlines()[0])
-    verdict = f"{law} {flagged:,} {for_html(FLAG_RULE)}."
-    words = (
-        f"A robust Gaussian process predicts <strong>{for_html(target)}</strong> from {counted(features, 'feature')}. "
-        f"The median error of a row predicted from all others is {number(scores.median_error)}"
+def _summary(fit: Fit) -> str:
+    """The verdict, the doubts, and the numbers to remember."""
+    flagged, n, features = int(fit.rows.flagged.sum()), len(fit.rows.label), len(fit.columns)
+    robust, *ordinary = fit.scores
+    headline, reasons = _verdict(fit)
+    doubts = "".join(f"<p><strong>Doubt:</strong> {for_html(doubt)}.</p>" for doubt in fit.robust.doubts_)
+    lead = (
+        f"A robust Gaussian process predicts <strong>{for_html(fit.target)}</strong> from "
+        f"{counted(features, 'feature')}. {for_html(str(fit.robust.noise_law_).splitlines()[0])}"
     )
-    error_note = ""
-    coverage_note = "rows not flagged"
-    if plain is not None and other is not None:
-        ordinary = scores_of(other, rows.flagged, median_noise(plain, X))
-        words += f"; for an ordinary one, to which all rows count alike, it is {number(ordinary.median_error)}"
-        error_note = f"ordinary GP {number(ordinary.median_error)}"
-        coverage_note += f"; ordinary GP {percent(ordinary.coverage_kept)}"
+    error = "".join(f"; ordinary GP {number(scores.mean_error_kept)}" for scores in ordinary)
+    coverage = "".join(f"; ordinary GP {percent(scores.coverage_kept)}" for scores in ordinary)
     cards = [
         ("rows", f"{n:,}", counted(features, "feature")),
         ("flagged rows", f"{flagged:,}", percent(flagged / n)),
-        ("median absolute error", number(scores.median_error), error_note),
-        ("coverage of 95 % intervals", percent(scores.coverage_kept), coverage_note),
+        ("mean absolute error", number(robust.mean_error_kept), f"rows not flagged{error}"),
+        ("coverage of 95 % intervals", percent(robust.coverage_kept), f"rows not flagged{coverage}"),
     ]
     items = "".join(f"<div><dt>{a}</dt><dd>{b}</dd><dd class=note>{c}</dd></div>" for a, b, c in cards)
-    verdict = f"<h1>{headline}</h1><p class=verdict>{verdict}</p>{_doubts(robust.doubts_)}"
-    return f"{verdict}<p class=lead>{words}.</p><dl>{items}</dl>"
+    box = f'<div class="doubts" role="alert">{doubts}</div>' if doubts else ""
+    return (
+        f"<h1>{for_html(headline)}</h1><p class=verdict>{for_html(reasons)}</p>{box}<p class=lead>{lead}</p>"
+        f"<dl>{items}</dl>"
+    )
 
 
-def _doubts(doubts: Iterable[str]) -> str:
-    """Why the noise law may be wrong, in a box below the verdict."""
-    items = "".join(f"<p><strong>Doubt:</strong> {for_html(doubt)}.</p>" for doubt in doubts)
-    return f'<div class="doubts" role="alert">{items}</div>' if items else ""
-
-
-def _fit_notices(robust: Regressor, plain: Regressor | None) -> list[str]:
-    """Warnings that a reader needs before believing the page."""
-    notices = []
-    for name, model in (("robust", robust), ("ordinary", plain)):
-        report = getattr(model, "fit_report_", None)
-        if report is not None and not report.converged:
-            notices.append(
-                f"The fit of the {name} GP did not converge ({report.message}): its numbers may improve with more "
-                "iterations or restarts."
-            )
-    return notices
+def _verdict(fit: Fit) -> tuple[str, str]:
+    """Whether the fit can be relied on and how many rows are flagged, as a headline; and the reasons."""
+    flagged, n, doubts = int(fit.rows.flagged.sum()), len(fit.rows.label), len(fit.robust.doubts_)
+    covered, settled = fit.scores[0].coverage_kept, converged(fit.robust)
+    reasons = []
+    if not settled:
+        reasons.append("The fit did not converge, so every number below may change: allow more iterations or restarts.")
+    if doubts:
+        reasons.append(f"{'A doubt is' if doubts == 1 else f'{doubts} doubts are'} listed below.")
+    if fit.skill < _LITTLE_SKILL:
+        reasons.append(f"The features hardly predict {fit.target}: a constant would do nearly as well.")
+    within = f"{percent(covered)} of the rows that are not flagged lie in their 95 % interval."
+    if flagged == n:
+        reasons.append("Every row is flagged, so no row is left to check the fit with.")
+    elif 0.95 - covered > max(_LITTLE_LESS, 2.0 * (0.95 * 0.05 / (n - flagged)) ** 0.5):
+        reasons.append(f"Only {within}")
+    verdict = "Read this fit with care" if settled else "Do not rely on this fit yet"
+    if not reasons:
+        verdict = "This fit can be relied on"
+        start = "Its hyperparameters were given" if getattr(fit.robust, "fit_report_", None) is None else "It converged"
+        reasons = [f"{start}, there are no doubts about the noise law, and {within}"]
+    if flagged:
+        reasons.append("Flagged means more likely an outlier than not.")
+        tail = f"{flagged:,} of {counted(n, 'row')} {'is' if flagged == 1 else 'are'} flagged"
+    else:
+        tail = f"none of {counted(n, 'row')} is flagged"
+    return f"{verdict}; {tail}", " ".join(reasons)
 
 
 def _notices(notices: Iterable[str]) -> str:
@@ -182,18 +192,22 @@ def _notices(notices: Iterable[str]) -> str:
 
 
 def _section_html(section: Section) -> str:
-    figures = "".join(
-        f'<div class="figure {panel.size}" id="figure-{panel.key}" role="img" '
-        f'aria-label="{for_html(panel.description)}"></div>'
-        for panel in section.panels
-    )
-    parts = [f"<h2>{for_html(section.heading)}</h2><p>{section.words}</p>"]
-    if figures:
-        parts.append(f'<div class="figures">{figures}</div>')
+    parts = [f"<h2>{for_html(section.heading)}</h2><p>{section.words}</p>", _figures_html(section.panels)]
+    if section.folded:
+        parts.append(f"<details><summary>{for_html(section.fold)}</summary>{_figures_html(section.folded)}</details>")
     if section.table:
         label = for_html(f"{section.heading}, table")
         parts.append(f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{section.table}</div>')
     return f'<section id="{section.key}">{"".join(parts)}</section>'
+
+
+def _figures_html(panels: Iterable[Panel]) -> str:
+    places = "".join(
+        f'<div class="figure {panel.size}" id="figure-{panel.key}" role="img" '
+        f'aria-label="{for_html(panel.description)}"></div>'
+        for panel in panels
+    )
+    return f'<div class="figures">{places}</div>' if places else ""
 
 
 def _figures_json(panels: Iterable[Panel]) -> str:

@@ -1,26 +1,34 @@
-"""The sections of the page in the order in which they are read: a heading, a few plain words, figures, a table."""
+"""The sections of the page in reading order: a heading, a few plain words, figures, a table."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 
 from rcgp.estimator.outliers import FLAG_RULE
 from rcgp.report import figures
 from rcgp.report.effects import MOST_EFFECTS, Effect, fitted_curve, partial_dependences
-from rcgp.report.summary import Numbers, Regressor, Rows, as_fitted, drawn_rows, listed_rows, predictive_law, scores_of
-from rcgp.report.tables import MOST_COLUMNS, law_table, row_table, score_table
-from rcgp.report.text import counted, for_html, number
+from rcgp.report.summary import Fit, Numbers, Rows, as_fitted, converged, drawn_rows, listed_rows, predictive_law
+from rcgp.report.text import counted, for_html, fraction, number, percent
 
-__all__ = ["Panel", "Section", "median_noise", "sections_of"]
+__all__ = ["Panel", "Section", "fit_table", "sections_of"]
+
+#: Columns shown beside each listed row; more do not fit on a page.
+_MOST_COLUMNS = 40
+#: An effect whose range is below this share of the standard deviation of y is folded away: a straight effect of that
+#: range explains 0.2² / 12 = 0.3 % of the variance, and looks flat.
+_WEAK = 0.2
+#: Levels of a category that fit into a small figure.
+_MOST_LEVELS = 6
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure with a key of its own on the page, a description for those who cannot see it, and its size."""
+    """A figure with its key on the page, a description for those who cannot see it, and its size."""
 
     key: str
     figure: go.Figure
@@ -30,97 +38,105 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page. ``words`` and ``table`` are HTML, ``heading`` is text."""
+    """A part of the page. ``words`` and ``table`` are HTML, ``heading`` and ``fold`` are text.
+
+    The panels in ``folded`` are hidden behind a line that reads ``fold``.
+    """
 
     key: str
     heading: str
     words: str
     panels: tuple[Panel, ...] = ()
     table: str = ""
+    fold: str = ""
+    folded: tuple[Panel, ...] = ()
 
 
-def sections_of(
-    robust: Regressor, plain: Regressor | None, X: pd.DataFrame, rows: Rows, other: Rows | None, target: str
-) -> list[Section]:
-    """All sections. ``rows`` and ``other`` are the table as the robust and the ordinary model see it."""
-    drawn = drawn_rows(rows)
-    thinned = "" if len(drawn) == len(rows.label) else _thinned(rows, len(drawn))
-    few = _subset(rows, drawn)
-    if X.shape[1] == 1:
-        fit = _curve_section(fitted_curve(robust, plain, X), X, rows, drawn, target, thinned)
+def sections_of(fit: Fit) -> list[Section]:
+    """All sections."""
+    drawn = drawn_rows(fit.rows)
+    few = fit.rows.take(drawn)
+    thinned = "" if len(drawn) == len(fit.rows.label) else _thinned(fit.rows, len(drawn))
+    if fit.X.shape[1] == 1 and fit.columns[0].kind != "category":
+        first = _curve_section(fit, few, fit.columns[0].values(fit.X)[drawn], thinned)
     else:
-        fit = _effects_section(partial_dependences(robust, plain, X), X, plain is not None, target)
-    sections = [
-        fit,
-        _law_section(robust, X, rows),
-        _weight_section(rows),
-        _residual_section(rows, few, target, thinned),
-    ]
-    if plain is not None and other is not None:
-        sections.append(_comparison(robust, plain, X, rows, other, drawn, target, thinned))
+        first = _effects_section(fit, partial_dependences(fit.robust, fit.plain, fit.X, fit.columns))
+    if fit.other is None:
+        words = "Each row is predicted from all others."
+        scores = Section("scores", "In numbers", words, table=_score_table(fit))
     else:
-        words = "Each row is predicted from all others, and the predictions are held against what was observed."
-        table = score_table(scores_of(rows, rows.flagged, median_noise(robust, X)), None)
-        sections.append(Section("scores", "In numbers", words, table=table))
-    return [*sections, _listing(rows, X)]
+        scores = _comparison_section(fit, few, fit.other.take(drawn).expected, thinned)
+    residuals = _residual_section(fit, few, thinned)
+    return [first, _law_section(fit), _weight_section(fit.rows), residuals, scores, _row_section(fit)]
 
 
-def _curve_section(
-    effect: Effect, X: pd.DataFrame, rows: Rows, drawn: np.typing.NDArray[np.intp], target: str, thinned: str
-) -> Section:
+def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
+    rows, effect = fit.rows, fitted_curve(fit.robust, fit.plain, fit.X, fit.columns[0])
     kept = np.concatenate([rows.observed[~rows.flagged], effect.mean])
     y_range = figures.frame_of(np.concatenate([kept, rows.observed]), kept)
-    x = X.iloc[:, 0].to_numpy(dtype=np.float64)[drawn]
-    figure = figures.curve_figure(effect, x, _subset(rows, drawn), target, y_range)
+    figure = figures.curve_figure(effect, x, few, fit.target, y_range)
     ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, to which all rows count alike."
     words = (
         "The line is the mean of the robust GP. The dark band holds the true curve, the light band a new observation "
         f"that is no outlier, each with 95 % probability.{ordinary}{_outside(rows.observed, y_range)}{thinned}"
     )
-    panel = Panel("fit", figure, f"Fitted curve of {target} against {effect.feature}")
+    panel = Panel("fit", figure, f"Fitted curve of {fit.target} against {effect.column.name}")
     return Section("fit", "The fit", words, (panel,))
 
 
-def _effects_section(effects: tuple[Effect, ...], X: pd.DataFrame, compared: bool, target: str) -> Section:
+def _effects_section(fit: Fit, effects: tuple[Effect, ...]) -> Section:
+    """Effects that matter, and a fold with the weak ones; the strongest is always shown."""
     if not effects:
         return Section("fit", "The fit", "Every feature has a single value, so there is no effect to show.")
-    low = min(float((e.mean - 2 * e.std).min()) for e in effects)
-    high = max(float((e.mean + 2 * e.std).max()) for e in effects)
-    if compared:
-        low = min(low, *(float(e.plain.min()) for e in effects if e.plain is not None))
-        high = max(high, *(float(e.plain.max()) for e in effects if e.plain is not None))
+    ends = [e.mean + side * 2 * e.std for e in effects for side in (-1, 1)]
+    together = np.concatenate([*ends, *(e.plain for e in effects if e.plain is not None)])
+    low, high = float(together.min()), float(together.max())
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    y_range = low - margin, high + margin
     panels = tuple(
         Panel(
             f"effect-{i}",
-            figures.effect_figure(effect, target, (low - margin, high + margin)),
-            f"Partial dependence of {target} on {effect.feature}",
-            size="third",
+            figures.effect_figure(effect, fit.target, y_range),
+            f"Partial dependence of {fit.target} on {effect.column.name}",
+            size="whole" if len(effect.column.levels) > _MOST_LEVELS else "third",
         )
         for i, effect in enumerate(effects)
     )
-    varying = int((X.nunique() > 1).sum())
-    weaker = varying - len(effects)
-    left_out = f" {counted(weaker, 'feature')} with weaker effects {'is' if weaker == 1 else 'are'} not drawn."
-    constant = f" {counted(X.shape[1] - varying, 'feature')} with a single value cannot be shown."
-    dashed = ", dashed for an ordinary GP" if compared else ""
+    kept = fit.rows.observed[~fit.rows.flagged]
+    limit = _WEAK * float(np.std(kept if len(kept) else fit.rows.observed))
+    strong = max(1, sum(bool(np.ptp(effect.mean) >= limit) for effect in effects))
+    varying = sum(len(np.unique(column.values(fit.X))) > 1 for column in fit.columns)
+    dropped, constant = varying - len(effects), len(fit.columns) - varying
+    ordinary = "" if fit.plain is None else " An ordinary GP is dashed; for categories, open circles."
     words = (
-        f"How the average prediction moves with one feature while the others stay as they are in the table{dashed}. "
-        "Strongest effect first; all on the same vertical scale. The band holds the average with 95 % probability."
-        f"{left_out if varying > MOST_EFFECTS else ''}{constant if varying < X.shape[1] else ''}"
+        f"How the average prediction moves with one feature while the others stay as they are.{ordinary} "
+        "Strongest effect first, all on the same vertical scale. Bands and bars hold the average with 95 % probability."
     )
-    return Section("fit", "What each feature does", words, panels)
+    if dropped:
+        words += f" Only the {MOST_EFFECTS} strongest effects are drawn; {counted(dropped, 'feature')} left out."
+    if constant:
+        words += f" {counted(constant, 'feature')} with a single value cannot be shown."
+    names = ", ".join(effect.column.name for effect in effects[strong:])
+    fold = f"{counted(len(effects) - strong, 'feature')} with hardly any effect: {names}"
+    return Section("fit", "What each feature does", words, panels[:strong], fold=fold, folded=panels[strong:])
 
 
-def _residual_section(rows: Rows, few: Rows, target: str, thinned: str) -> Section:
-    # Outliers are what this figure is about: only absurd ones are left outside the frame.
-    y_range = figures.frame_of(rows.residual, rows.residual[~rows.flagged], widest=50.0)
-    words = (
-        "Observed minus expected, where each row is predicted from all others. Points far from the dotted line "
-        f"contradict the other rows.{_outside(rows.residual, y_range)}{thinned}"
-    )
-    panel = Panel("residuals", figures.residual_figure(few, target, y_range), f"Residuals of {target}")
-    return Section("residuals", "Residuals", words, (panel,))
+def _law_section(fit: Fit) -> Section:
+    robust = fit.robust
+    words = for_html(str(robust.noise_law_).splitlines()[0])
+    if robust.weight != "learned":
+        words += " It was learned after the fit and only flags rows: the weights were given."
+    noise = np.asarray(robust.noise_std(as_fitted(robust, fit.X)))
+    if noise.max() > noise.min() * (1.0 + 1e-6):
+        words += (
+            f" The noise differs from place to place: its standard deviation is {number(float(noise.min()))} to "
+            f"{number(float(noise.max()))}, and intervals follow it."
+        )
+    words += " Bars are residuals of the rows that are not flagged; they should follow the solid line."
+    figure = figures.law_figure(predictive_law(robust), fit.rows)
+    shares = [(name, [percent(share)]) for name, share in robust.noise_law_.components()]
+    panel = Panel("law", figure, "Density of the noise law and histogram of residuals")
+    return Section("law", "The noise law", words, (panel,), _table(["noise", "share of rows"], shares))
 
 
 def _weight_section(rows: Rows) -> Section:
@@ -128,55 +144,35 @@ def _weight_section(rows: Rows) -> Section:
     return Section("weights", "Weights", words, (Panel("weights", figures.weight_figure(rows.weight), "Weights"),))
 
 
-def _law_section(robust: Regressor, X: pd.DataFrame, rows: Rows) -> Section:
-    law = predictive_law(robust)
-    words = for_html(str(robust.noise_law_).splitlines()[0])
-    if robust.weight != "learned":
-        words += " It was learned after the fit and only flags rows: the weights were given."
-    noise = np.asarray(robust.noise_std(as_fitted(robust, X)))
-    if noise.max() > noise.min() * (1.0 + 1e-6):
-        words += (
-            f" The noise differs from place to place: its standard deviation is {number(float(noise.min()))} to "
-            f"{number(float(noise.max()))}, and intervals follow it."
-        )
-    words += " Bars are residuals of the rows that are not flagged; they should follow the solid line."
-    panel = Panel("law", figures.law_figure(law, rows), "Density of the noise law and histogram of residuals")
-    return Section("law", "The noise law", words, (panel,), law_table(robust.noise_law_))
-
-
-def median_noise(model: Regressor, X: pd.DataFrame) -> float:
-    """Median over the rows of the standard deviation of the noise."""
-    return float(np.median(np.asarray(model.noise_std(as_fitted(model, X)))))
-
-
-def _comparison(
-    robust: Regressor,
-    plain: Regressor,
-    X: pd.DataFrame,
-    rows: Rows,
-    other: Rows,
-    drawn: np.typing.NDArray[np.intp],
-    target: str,
-    thinned: str,
-) -> Section:
-    together = np.concatenate([rows.expected, other.expected])
-    kept = np.concatenate([rows.expected[~rows.flagged], other.expected[~rows.flagged]])
-    both_range = figures.frame_of(together, kept)
-    figure = figures.comparison_figure(_subset(rows, drawn), other.expected[drawn], target, both_range)
+def _residual_section(fit: Fit, few: Rows, thinned: str) -> Section:
+    residual = fit.rows.residual
+    # Outliers are what this figure is about: only absurd ones are left outside the frame.
+    y_range = figures.frame_of(residual, residual[~fit.rows.flagged], widest=50.0)
     words = (
-        "What the two models expect of each row, given all others. On the dotted line they agree; they part "
-        f"where unusual rows pull at the ordinary GP.{_outside(together, both_range)}{thinned} In the table both "
-        "are judged by the same rows; those left out of “without flagged rows” are the ones that the robust GP flags."
+        "Observed minus expected, where each row is predicted from all others. Points far from the dotted line "
+        f"contradict the other rows.{_outside(residual, y_range)}{thinned}"
     )
-    scores = (
-        scores_of(rows, rows.flagged, median_noise(robust, X)),
-        scores_of(other, rows.flagged, median_noise(plain, X)),
-    )
-    panel = Panel("comparison", figure, f"Expected {target}, robust against ordinary")
-    return Section("comparison", "Robust against ordinary", words, (panel,), score_table(*scores))
+    panel = Panel("residuals", figures.residual_figure(few, fit.target, y_range), f"Residuals of {fit.target}")
+    return Section("residuals", "Residuals", words, (panel,))
 
 
-def _listing(rows: Rows, X: pd.DataFrame) -> Section:
+def _comparison_section(fit: Fit, few: Rows, plain_expected: Numbers, thinned: str) -> Section:
+    both = np.stack([fit.rows.expected, fit.rows.expected if fit.other is None else fit.other.expected])
+    both_range = figures.frame_of(both.ravel(), both[:, ~fit.rows.flagged].ravel())
+    figure = figures.comparison_figure(few, plain_expected, fit.target, both_range)
+    words = (
+        "What the two models expect of each row, given all others. On the dotted line they agree; they differ where "
+        f"outliers pull the ordinary GP.{_outside(both.ravel(), both_range)}{thinned} In the table, “not flagged” "
+        "leaves out the rows that the robust GP flags, for both models."
+    )
+    if not converged(fit.plain):
+        words += " The fit of the ordinary GP did not converge, so it may do better than shown."
+    panel = Panel("comparison", figure, f"Expected {fit.target}, robust against ordinary")
+    return Section("comparison", "Robust against ordinary", words, (panel,), _score_table(fit))
+
+
+def _row_section(fit: Fit) -> Section:
+    rows = fit.rows
     flagged, listed = int(rows.flagged.sum()), len(listed_rows(rows))
     if not flagged:
         words = f"No row is flagged. These are the {listed} most suspicious."
@@ -187,30 +183,13 @@ def _listing(rows: Rows, X: pd.DataFrame) -> Section:
     else:
         words = f"The {listed} most suspicious of {counted(flagged, 'flagged row')}."
     words += f" {FLAG_RULE[0].upper()}{FLAG_RULE[1:]}."
-    if X.shape[1] > MOST_COLUMNS:
-        words += f" The first {MOST_COLUMNS} of {X.shape[1]} features are shown."
+    if len(fit.columns) > _MOST_COLUMNS:
+        words += f" The first {_MOST_COLUMNS} of {len(fit.columns)} features are shown."
     words += (
         " The score is the residual in standard deviations. Most suspicious first; press a column's name to sort by "
         "it, and again to reverse."
     )
-    heading = "Suspicious rows" if flagged else "Most suspicious rows"
-    return Section("rows", heading, words, table=row_table(rows, X))
-
-
-def _subset(rows: Rows, chosen: np.typing.NDArray[np.intp]) -> Rows:
-    return replace(
-        rows,
-        label=tuple(rows.label[i] for i in chosen),
-        observed=rows.observed[chosen],
-        expected=rows.expected[chosen],
-        std=rows.std[chosen],
-        weight=rows.weight[chosen],
-        flagged=rows.flagged[chosen],
-        score=rows.score[chosen],
-        probability=rows.probability[chosen],
-        noise=rows.noise[chosen],
-        half_width=rows.half_width[chosen],
-    )
+    return Section("rows", "Suspicious rows" if flagged else "Most suspicious rows", words, table=_row_table(fit))
 
 
 def _thinned(rows: Rows, drawn: int) -> str:
@@ -220,11 +199,100 @@ def _thinned(rows: Rows, drawn: int) -> str:
 
 
 def _outside(values: Numbers, frame: figures.Range | None) -> str:
-    """A sentence on points that a frame leaves out."""
-    if frame is None:
-        return ""
-    outside = int(((values < frame[0]) | (values > frame[1])).sum())
+    """A sentence on points outside the frame."""
+    outside = 0 if frame is None else int(((values < frame[0]) | (values > frame[1])).sum())
     if not outside:
         return ""
     verb = "lies" if outside == 1 else "lie"
     return f" {counted(outside, 'point')} {verb} outside the frame: double-click the figure to see all."
+
+
+def fit_table(fit: Fit) -> str:
+    """Objective, outcome, steps and lengthscales of each fit."""
+    models = [model for model in (fit.robust, fit.plain) if model is not None]
+    reports = [getattr(model, "fit_report_", None) for model in models]
+    lines: list[tuple[str, list[str]]] = []
+    if any(report is not None for report in reports):  # none where hyperparameters were given
+
+        def cells_of(show: Callable[[Any], str]) -> list[str]:
+            return ["–" if report is None else show(report) for report in reports]
+
+        lines = [
+            ("objective", cells_of(lambda report: f"{report.objective} = {number(float(report.value))}")),
+            ("converged", cells_of(lambda report: "yes" if report.converged else f"no: {report.message}")),
+            ("time", cells_of(lambda report: f"{report.seconds:.2f} s")),
+        ]
+        steps = [[_step(step) for step in getattr(report, "rounds", ())] for report in reports]
+        for i in range(max(map(len, steps))):
+            lines.append((f"step {i + 1}", [cells[i] if i < len(cells) else "–" for cells in steps]))
+    features = [(column, feature) for column in fit.columns for feature in column.features]
+    for i, (column, feature) in enumerate(features[:_MOST_COLUMNS]):
+        unit = " (days)" if column.kind == "date" else ""
+        parts = [np.atleast_2d(np.asarray(model.lengthscales_, dtype=np.float64)) for model in models]
+        # A kernel made of several parts has a lengthscale in each.
+        cells = [", ".join("∞" if np.isinf(p[i]) else number(float(p[i])) for p in part) or "–" for part in parts]
+        lines.append((f"lengthscale of {feature}{unit}", cells))
+    return _table(_heads(fit), lines)
+
+
+def _step(step: Any) -> str:
+    return f"{step.name}: {step.kept:,.0f} rows kept, log evidence {number(step.evidence)}"
+
+
+def _score_table(fit: Fit) -> str:
+    """Scores of the robust GP and, if there is one, of the ordinary GP beside it."""
+    lines = [
+        ("mean absolute error, rows not flagged", [number(s.mean_error_kept) for s in fit.scores]),
+        ("mean absolute error, all rows", [number(s.mean_error) for s in fit.scores]),
+        ("median absolute error, all rows", [number(s.median_error) for s in fit.scores]),
+        ("in their 95 % interval, rows not flagged", [percent(s.coverage_kept) for s in fit.scores]),
+        ("in their 95 % interval, all rows", [percent(s.coverage) for s in fit.scores]),
+        ("noise, standard deviation", [number(s.noise_std) for s in fit.scores]),
+    ]
+    return _table(_heads(fit), lines)
+
+
+def _heads(fit: Fit) -> list[str]:
+    return ["", "robust GP", *([] if fit.plain is None else ["ordinary GP"])]
+
+
+def _table(heads: Sequence[str], lines: Iterable[tuple[str, list[str]]]) -> str:
+    head = "".join(f'<th scope="col">{for_html(name)}</th>' if name else "<td></td>" for name in heads)
+    body = "".join(
+        f'<tr><th scope="row">{for_html(name)}</th>{"".join(f"<td>{for_html(cell)}</td>" for cell in cells)}</tr>'
+        for name, cells in lines
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _row_table(fit: Fit) -> str:
+    """The most suspicious rows first, with their features; the script of the page makes it sortable."""
+    rows, columns = fit.rows.take(listed_rows(fit.rows)), fit.columns[:_MOST_COLUMNS]
+    features = [column.values(fit.X)[listed_rows(fit.rows)] for column in columns]
+    numbers = [rows.observed, rows.expected, rows.residual, rows.score]
+    heads = ["row", "observed", "expected", "residual", "score", "weight", "outlier probability", "flagged"]
+    heads += [column.name for column in columns]
+    # Buttons, so that the keyboard reaches them and a screen reader says that they can be pressed.
+    head = "".join(
+        f'<th scope="col" aria-sort="{"descending" if name == "outlier probability" else "none"}">'
+        f'<button type="button" data-column="{i}">{for_html(name)}</button></th>'
+        for i, name in enumerate(heads)
+    )
+    body = []
+    for i, label in enumerate(rows.label):
+        numeric = isinstance(label, int | float | np.number) and not isinstance(label, bool)
+        cells = [_cell(label, label if numeric else None)]
+        # Scores are sorted by size: large ones of either sign are suspicious.
+        cells += [_cell(number(v[i]), abs(v[i]) if v is rows.score else v[i]) for v in numbers]
+        cells += [_cell(fraction(v[i]), v[i]) for v in (rows.weight, rows.probability)]
+        cells.append(_cell("yes" if rows.flagged[i] else "no"))
+        for column, values in zip(columns, features, strict=True):
+            cells.append(_cell(column.text(values[i]), None if column.kind == "category" else values[i]))
+        body.append(f"<tr{' class=flagged' if rows.flagged[i] else ''}>{''.join(cells)}</tr>")
+    return f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+
+
+def _cell(text: object, sorted_as: Any = None) -> str:
+    """A cell that is sorted by a number, or as text without one."""
+    value = "" if sorted_as is None else f' class="number" data-value="{float(sorted_as)!r}"'
+    return f"<td{value}>{for_html(text)}</td>"

@@ -1,26 +1,32 @@
-"""What the page says about rows: leave-one-out errors and intervals, and which rows are drawn and listed.
-
-Nothing here knows of figures or HTML.
-"""
+"""The content of the page as numbers: columns, rows and errors. Nothing here knows figures or HTML."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 
+from rcgp.report.text import date, number
 from rcgp.weights import NoiseLaw
 
 __all__ = [
+    "Column",
+    "EncodedColumn",
+    "Fit",
     "Flags",
     "Numbers",
     "Regressor",
     "Rows",
     "Scores",
     "as_fitted",
+    "columns_of",
+    "converged",
     "drawn_rows",
     "listed_rows",
     "predictive_law",
@@ -30,8 +36,9 @@ __all__ = [
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
+Positions: TypeAlias = npt.NDArray[np.intp]
 
-#: An SVG figure of more points than this is slow to draw and to carry.
+#: An SVG figure of more points is slow to draw and makes the file large.
 _MOST_DRAWN = 3000
 _MOST_LISTED = 200
 #: Rows listed even where fewer are flagged, so that a reader sees which rows come next.
@@ -39,23 +46,7 @@ _FEWEST_LISTED = 20
 
 
 class Regressor(Protocol):
-    """What the page asks of a fitted model with one output: ``rcgp.estimator.RCGPRegressor`` has all of it.
-
-    Attributes:
-        weight: what was asked for: ``"learned"``, or a weight that was given.
-        n_features_in_: number ``d`` of features.
-        noise_law_: how the noise is distributed.
-        doubts_: why that may be wrong, a sentence each.
-        weights_: ``n`` weights; a row of weight 1 counts in full.
-        outlier_probability_: ``n`` probabilities of being an outlier.
-        outlier_scores_: ``n`` residuals from what all other rows predict, in standard deviations.
-        outliers_: ``n`` flags.
-        loo_mean_: ``n`` predictions of each observation from all others.
-        loo_std_: ``n`` standard deviations of those, noise included.
-        noise_variance_: σ².
-        lengthscales_: ``d`` lengthscales.
-        fit_report_: how the fit went.
-    """
+    """What the page needs of a fitted model with one output; ``rcgp.estimator.RCGPRegressor`` documents each."""
 
     weight: Any
     n_features_in_: Any
@@ -67,7 +58,6 @@ class Regressor(Protocol):
     outliers_: Any
     loo_mean_: Any
     loo_std_: Any
-    noise_variance_: Any
     lengthscales_: Any
     fit_report_: Any
 
@@ -80,21 +70,89 @@ class Regressor(Protocol):
     def noise_std(self, X: Any) -> Any: ...
 
 
+class EncodedColumn(Protocol):
+    """A column of a table and its encoding; :class:`rcgp.table.Column` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def levels(self) -> Sequence[str]: ...
+    @property
+    def feature_names(self) -> Sequence[str]: ...
+
+
 @dataclass(frozen=True)
-class Rows:
-    """Every row of the table as a model sees it, each attribute of length ``n``.
+class Column:
+    """A column of the table, and the columns of X that encode it.
 
     Attributes:
-        label: what the row is called, as a rule its number in the file.
+        name: name of the column.
+        features: columns of X: one, or an indicator for each level of a category with three levels or more.
+        kind: ``"number"``, ``"date"`` (days since 1970-01-01) or ``"category"``.
+        levels: texts of a category.
+    """
+
+    name: str
+    features: tuple[Any, ...]
+    kind: str = "number"
+    levels: tuple[str, ...] = ()
+
+    def values(self, X: pd.DataFrame) -> Numbers:
+        """``n`` values: numbers, days, or positions of levels."""
+        encoded: Numbers = X[list(self.features)].to_numpy(dtype=np.float64)
+        values: Numbers = encoded.argmax(axis=1).astype(np.float64) if self._indicated else encoded[:, 0]
+        return values
+
+    def encoded(self, values: Numbers) -> Numbers:
+        """``q x len(features)`` inputs of the model for ``q`` values."""
+        if not self._indicated:
+            return values[:, None]
+        indicators: Numbers = np.eye(len(self.features))[values.astype(int)]
+        return indicators
+
+    def text(self, value: float) -> str:
+        """A value as people read it."""
+        if self.kind == "category":
+            return self.levels[int(value)]
+        return date(value) if self.kind == "date" else number(value)
+
+    @property
+    def _indicated(self) -> bool:
+        """Whether each level has an indicator; of two levels only the second has one, which is the position too."""
+        return self.kind == "category" and len(self.levels) != 2
+
+
+def columns_of(X: pd.DataFrame, encoded: Iterable[EncodedColumn] | None) -> tuple[Column, ...]:
+    """The columns behind the features X; without encoded ones, each feature is a column of numbers.
+
+    Raises:
+        ValueError: if the encoded columns do not give the features X.
+    """
+    if encoded is None:
+        return tuple(Column(str(name), (name,)) for name in X.columns)
+    columns = tuple(Column(c.name, tuple(c.feature_names), c.kind, tuple(c.levels)) for c in encoded)
+    if [name for column in columns for name in column.features] != list(X.columns):
+        raise ValueError("columns do not give the features of X: pass the columns of the encoding that made X")
+    return columns
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Every row of the table under one model, each attribute of length ``n``.
+
+    Attributes:
+        label: name of the row, usually its number in the file.
         observed: the target.
-        expected: its prediction from all other rows.
+        expected: leave-one-out prediction of the target.
         std: standard deviation of that prediction, noise included.
-        weight: how much the row counts, 1 in full.
+        weight: weight of the row in the fit, 1 in full.
         flagged: whether it is more likely an outlier than not.
         score: the residual in standard deviations.
-        probability: of being an outlier.
+        probability: outlier probability.
         noise: variance σ² of the narrowest scale of the noise law at the row.
-        half_width: of the 95 % leave-one-out interval, by the noise law.
+        half_width: half the width of the 95 % leave-one-out interval under the noise law.
     """
 
     label: tuple[object, ...]
@@ -119,22 +177,25 @@ class Rows:
         return np.abs(self.residual) <= self.half_width
 
     @property
-    def by_suspicion(self) -> npt.NDArray[np.intp]:
-        """Positions, the most suspicious first: by the outlier probability, then by the size of the score."""
+    def by_suspicion(self) -> Positions:
+        """Positions, most suspicious first: by outlier probability, then by the size of the score."""
         return np.lexsort((-np.abs(self.score), -self.probability))
+
+    def take(self, chosen: Positions) -> Rows:
+        """The rows at these positions."""
+        columns = (getattr(self, field.name)[chosen] for field in fields(self)[1:])
+        return Rows(tuple(self.label[i] for i in chosen), *columns)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How well a model predicts rows that it has not seen.
+    """Leave-one-out accuracy of a model. ``_kept`` leaves out the rows that the robust model flags.
 
     Attributes:
-        mean_error: mean absolute leave-one-out error.
-        mean_error_kept: the same over rows that are not flagged.
-        median_error: median absolute leave-one-out error.
-        coverage: share of rows inside their 95 % interval, NaN where there are none.
-        coverage_kept: the same over rows that are not flagged.
-        noise_std: standard deviation of the noise.
+        mean_error, mean_error_kept: mean absolute error.
+        median_error: median absolute error.
+        coverage, coverage_kept: share of rows inside their 95 % interval, NaN without rows.
+        noise_std: median standard deviation of the noise.
     """
 
     mean_error: float
@@ -145,22 +206,58 @@ class Scores:
     noise_std: float
 
 
+@dataclass(frozen=True)
+class Fit:
+    """Both models, their table, and its rows under each; without an ordinary GP, ``plain`` and ``other`` are None."""
+
+    robust: Regressor
+    plain: Regressor | None
+    X: pd.DataFrame
+    columns: tuple[Column, ...]
+    target: str
+    rows: Rows
+    other: Rows | None
+
+    @cached_property
+    def scores(self) -> tuple[Scores, ...]:
+        """Scores of the robust and, if there is one, of the ordinary GP, with the same rows left out."""
+        pairs = ((self.robust, self.rows), (self.plain, self.other))
+        return tuple(
+            scores_of(rows, self.rows.flagged, float(np.median(model.noise_std(as_fitted(model, self.X)))))
+            for model, rows in pairs
+            if model is not None and rows is not None
+        )
+
+    @property
+    def skill(self) -> float:
+        """1 − mean error / mean error of the median of y, over rows that are not flagged; NaN if y is constant."""
+        y = self.rows.observed[~self.rows.flagged]
+        guess = _mean(np.abs(y - np.median(y))) if len(y) else 0.0
+        return 1.0 - self.scores[0].mean_error_kept / guess if guess > 0.0 else float("nan")
+
+
+def converged(model: Regressor | None) -> bool:
+    """Whether the fit of a model converged; one whose hyperparameters were given has nothing to converge."""
+    report = getattr(model, "fit_report_", None)
+    return report is None or bool(report.converged)
+
+
 def as_fitted(model: Regressor, frame: Any) -> Any:
-    """A data frame, or its values for a model that was fitted without names and would warn of them."""
+    """A data frame, or its values for a model that was fitted without names and would warn about them."""
     return frame if hasattr(model, "feature_names_in_") else np.asarray(frame)
 
 
 def predictive_law(model: Regressor) -> NoiseLaw:
-    """The law of a new observation: the learned one, or normal noise for a weight that was given.
+    """The law of a new observation: the learned one, or normal noise for a given weight.
 
-    For such a weight ``noise_law_`` is learned after the fit and only flags rows.
+    For a given weight ``noise_law_`` is learned after the fit and only flags rows.
     """
     law: NoiseLaw = model.noise_law_ if model.weight == "learned" else NoiseLaw.normal()
     return law
 
 
 def rows_of(model: Regressor, X: Any, y: Numbers, label: tuple[object, ...]) -> Rows:
-    """The rows of the table as a model sees them.
+    """The rows of the table under a model.
 
     Raises:
         ValueError: if the model was fitted to another number of rows.
@@ -176,7 +273,8 @@ def rows_of(model: Regressor, X: Any, y: Numbers, label: tuple[object, ...]) -> 
     # A row with a sample weight above one has less noise than a new observation at the same place.
     noise = np.minimum(np.asarray(model.noise_std(as_fitted(model, X))) ** 2, variance) / law.variance
     latent = np.maximum(variance - law.variance * noise, 0.0)
-    half_width = law.quantile(torch.tensor(0.975, dtype=torch.float64), _tensor(latent), _tensor(noise)).numpy()
+    tensors = (torch.from_numpy(np.ascontiguousarray(v, dtype=np.float64)) for v in (latent, noise))
+    half_width = law.quantile(torch.tensor(0.975, dtype=torch.float64), *tensors).numpy()
     expected, std, weight, flagged, score, probability = columns
     return Rows(label, y, expected, std, weight, flagged, score, probability, noise, half_width)
 
@@ -184,40 +282,29 @@ def rows_of(model: Regressor, X: Any, y: Numbers, label: tuple[object, ...]) -> 
 def scores_of(rows: Rows, flagged: Flags, noise_std: float) -> Scores:
     """Scores of a model, with the flags of the robust one so that two models are compared on the same rows."""
     error, inside, kept = np.abs(rows.residual), rows.inside.astype(np.float64), ~flagged
-    return Scores(
-        mean_error=_mean(error),
-        mean_error_kept=_mean(error[kept]),
-        median_error=float(np.median(error)),
-        coverage=_mean(inside),
-        coverage_kept=_mean(inside[kept]),
-        noise_std=noise_std,
-    )
+    median = float(np.median(error))
+    return Scores(_mean(error), _mean(error[kept]), median, _mean(inside), _mean(inside[kept]), noise_std)
 
 
-def drawn_rows(rows: Rows, limit: int = _MOST_DRAWN, seed: int = 0) -> npt.NDArray[np.intp]:
-    """Positions, in order, of the rows that figures show: all flagged ones and a random sample of the others.
+def drawn_rows(rows: Rows, limit: int = _MOST_DRAWN, seed: int = 0) -> Positions:
+    """Positions, in order, of the rows in figures: all flagged ones and a random sample of the others.
 
-    Where more than ``limit`` rows are flagged, the most suspicious of them.
+    If more than ``limit`` rows are flagged, the most suspicious of them.
     """
     flagged, others = np.flatnonzero(rows.flagged), np.flatnonzero(~rows.flagged)
     if len(flagged) > limit:
-        by_suspicion = rows.by_suspicion
-        return np.sort(by_suspicion[rows.flagged[by_suspicion]][:limit])
+        return np.sort([i for i in rows.by_suspicion if rows.flagged[i]][:limit])
     room = min(len(others), limit - len(flagged))
     sample = np.random.default_rng(seed).choice(others, size=room, replace=False)
     return np.sort(np.concatenate([flagged, sample]))
 
 
-def listed_rows(rows: Rows) -> npt.NDArray[np.intp]:
+def listed_rows(rows: Rows) -> Positions:
     """Positions of the rows for the table, most suspicious first: flagged ones, filled up to twenty, at most 200."""
     by_suspicion = rows.by_suspicion
     flagged = by_suspicion[rows.flagged[by_suspicion]][:_MOST_LISTED]
     others = by_suspicion[~rows.flagged[by_suspicion]][: max(0, _FEWEST_LISTED - len(flagged))]
     return np.concatenate([flagged, others])
-
-
-def _tensor(values: Numbers) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
 
 
 def _mean(values: Numbers) -> float:

@@ -1,4 +1,4 @@
-"""Numbers and names as people should see them.
+"""Numbers, dates and names as people read them.
 
 Names of columns come from files of strangers. HTML and Plotly read markup in two dialects, so each has its own escape
 here, and no other file writes a name without one of them.
@@ -9,20 +9,38 @@ from __future__ import annotations
 import html
 import math
 
-__all__ = ["counted", "for_html", "for_plotly", "number", "percent"]
+import numpy as np
 
-#: Longer names are cut in figures, where there is no room; tables show them whole.
+__all__ = ["counted", "date", "for_html", "for_plotly", "fraction", "number", "percent"]
+
+#: Longer names are cut in figures; tables show them whole.
 _LONGEST_IN_FIGURES = 28
 
 
 def number(value: float) -> str:
-    """A number with four significant digits, more only where whole digits would be lost: 0.1235, 20241, 1.235e-12."""
+    """A number with four significant digits, or all whole ones: 0.1235, 2024, 20,241, 1.235e-7."""
     if not math.isfinite(value):
         return "–"
     size = abs(value)
-    if size and not 1e-4 <= size < 1e7:
-        return f"{value:.4g}".replace("e+", "e")
-    return f"{value:.0f}" if size >= 1e4 else f"{value:.4g}"
+    if size and not 1e-4 <= size < 1e9:
+        digits, _, exponent = f"{value:.4g}".partition("e")
+        return f"{digits}e{int(exponent)}" if exponent else digits
+    return f"{value:,.0f}" if size >= 9999.5 else f"{value:.4g}"  # 9999.5 has five whole digits once rounded
+
+
+def date(days: float) -> str:
+    """Days since 1970-01-01 to a second, as short as it can be: 2024-12-31, 2024-12-31 18:30, 2024-12-31 18:30:05."""
+    if not math.isfinite(days):
+        return "–"
+    text = str(np.datetime64(round(days * 86_400), "s")).replace("T", " ")
+    return text.removesuffix(":00").removesuffix(" 00:00")
+
+
+def fraction(value: float) -> str:
+    """A weight or a probability with three decimals: 0.125, <0.001, >0.999."""
+    if 0.0 < value < 0.001:
+        return "<0.001"
+    return ">0.999" if 0.999 < value < 1.0 else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def percent(share: float) -> str:

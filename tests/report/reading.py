@@ -1,0 +1,57 @@
+"""What the tests read from a page: its tables, its header and its figures."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+
+__all__ = ["Table", "decoded", "figures_of", "header_of"]
+
+
+class Table(HTMLParser):
+    """The cells of the sortable table of a page, and everything that looks like markup."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.rows, self.inside, self.text = [], [], False, None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag == "table":
+            self.inside = dict(attributes).get("class") == "sortable"
+        if self.inside and tag == "tr":
+            self.rows.append([])
+        if self.inside and tag in ("td", "th"):
+            self.text = ""
+
+    def handle_data(self, data):
+        if self.text is not None:
+            self.text += data
+
+    def handle_endtag(self, tag):
+        if self.inside and tag in ("td", "th"):
+            self.rows[-1].append(self.text)
+            self.text = None
+        if tag == "table":
+            self.inside = False
+
+
+def figures_of(html):
+    return json.loads(re.search(r'id="figure-data">(.*?)</script>', html, re.DOTALL)[1])
+
+
+def header_of(html):
+    """Everything above the first section."""
+    return html[html.index("<header>") : html.index("</header>")]
+
+
+def decoded(values):
+    """Numbers of a trace, which Plotly writes as base64."""
+    if isinstance(values, dict):
+        return np.frombuffer(base64.b64decode(values["bdata"]), dtype=values["dtype"])
+    return np.array(values)
