@@ -176,9 +176,16 @@ def report(
     with _messages().status("Drawing the page"):
         # The page is in the units of the fit; it has no others.
         target = f"log {options.target}" if options.log else options.target
-        labels = fitted.labels
         write_report(
-            output, fitted.model, plain, fitted.X, fitted.fitted_y, target=target, rows=labels, notices=fitted.notices
+            output,
+            fitted.model,
+            plain,
+            fitted.X,
+            fitted.fitted_y,
+            target=target,
+            rows=fitted.labels,
+            notices=fitted.notices,
+            columns=fitted.encoding.columns,
         )
     size = output.stat().st_size / 1e6
     print_doubts(fitted.model.doubts_, _messages())

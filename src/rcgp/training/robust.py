@@ -10,7 +10,8 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
 
        ℓ(θ) − ½ log σ² Σ_i (1 − ρ_io) + log p(θ),
 
-   in which an outlier takes no part. A few iterations from each start; the one with the largest evidence F goes on.
+   in which an outlier takes no part. A few iterations from each start, twice in turn with 2; the one with the
+   largest evidence F goes on.
 4. Noise that differs from place to place (:mod:`rcgp.models.local_noise`), if F grows by it.
 5. The ordinary GP (:func:`rcgp.training.fit.fit_ordinary`) is the hypothesis that all noise is normal. Its search
    ends early where it clearly cannot win.
@@ -56,8 +57,8 @@ class RobustReport(FitReport):
 
     Attributes:
         law: the noise law.
-        starts: F of each start after a short search, on 250 rows where there are many; shorter lengthscales are tried
-            beside these. ``-inf`` where one failed.
+        starts: F of each start after its short searches, on 250 rows where there are many; shorter lengthscales are
+            tried beside these. ``-inf`` where one failed.
         rounds: each expectation step, in order; those named "start" and "search" on 250 rows where there are many.
         evidence: F of the learned law, priors of the hyperparameters included; ``-inf`` where it could not be learned.
         normal_evidence: that of normal noise, the log marginal likelihood of the ordinary GP; less where its search was
