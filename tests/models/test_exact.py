@@ -454,8 +454,26 @@ def change_smoothness(model):
     model.kernel.base_kernel.nu = 0.5
 
 
+class ScaledByHand(gpytorch.kernels.RBFKernel):
+    """A kernel of the user's own, whose state is an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.settings = {"scales": [1.0]}
+
+    def forward(self, x1, x2, **params):
+        return super().forward(x1, x2, **params) * self.settings["scales"][0]
+
+
+def change_own_kernel(model):
+    model.kernel = ScaledByHand().double()
+    model.posterior(model.train_X)
+    model.kernel.settings["scales"][0] = 0.01
+
+
 @pytest.mark.parametrize(
-    "change", [change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function]
+    "change",
+    [change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function, change_own_kernel],
 )
 def test_predictions_follow_changes_that_no_parameter_shows(change):
     X, y = (torch.tensor(a) for a in make_data())

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from rcgp.core.loo import LeaveOneOut
+from rcgp.core.noise_law import learn_law
 from rcgp.models.kernel_matrix import kernel_matrix
-from rcgp.models.local_noise import POWERS, PRIOR_ROWS, LocalNoise
+from rcgp.models.local_noise import POWERS, PRIOR_ROWS, LocalNoise, learn_local_noise
 
 
 def make_local(power=1.0, n=11):
@@ -53,12 +55,6 @@ def test_a_training_row_is_left_out_of_its_own_average(power):
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
 
 
-def test_flat_noise_is_the_same_everywhere():
-    local = make_local()
-    flat = LocalNoise.flat(local.kernel, local.X)
-    assert flat(local.X).tolist() == [1.0] * 11
-
-
 def test_far_from_all_rows_noise_is_the_usual_one():
     local = make_local()
     assert local(torch.tensor([[1e3, 1e3], [1e300, 0.0]], dtype=torch.float64)).tolist() == [1.0, 1.0]
@@ -70,12 +66,24 @@ def test_equal_noise_everywhere_is_no_factor():
     torch.testing.assert_close(same(local.X), torch.ones(11, dtype=torch.float64))
 
 
-def test_the_kernel_is_a_copy_without_gradients():
-    local = make_local()
+def test_learning_finds_the_loud_half_and_keeps_a_copy_of_the_kernel():
+    random = np.random.default_rng(0)
+    X = torch.linspace(0.0, 1.0, 200, dtype=torch.float64).unsqueeze(-1)
+    residual = torch.tensor(random.standard_normal(200) * np.where(X[:, 0] < 0.5, 0.1, 1.0))
     kernel = gpytorch.kernels.RBFKernel().double()
-    copied = replace(LocalNoise.flat(kernel, local.X), squares=local.squares, counts=local.counts)
-    before = copied(local.X)
+    kernel.lengthscale = 0.1
+    cavity, ones = LeaveOneOut(torch.zeros_like(residual), torch.zeros_like(residual)), torch.ones_like(residual)
+    options = {"first_width": 5.0, "bounds": (1e-12, 1e12)}
+    learned = learn_law(residual, cavity, residual.var(), ones, **options)
+    with torch.no_grad():
+        K = kernel_matrix(kernel, X)
+        local, h, law = learn_local_noise(kernel, X, K, residual, cavity, ones, learned, **options)
+        torch.testing.assert_close(h, local.at_rows(K))
+    std = (law.noise * local(torch.tensor([[0.2], [0.8]], dtype=torch.float64))).sqrt()
+    assert std[1] > 3.0 * std[0]  # ten, but for what the prior rows draw to the middle
+    assert law.rows.log_density.sum() > learned.rows.log_density.sum() + 50.0
+    before = local(X)
     kernel.lengthscale = 30.0
-    torch.testing.assert_close(copied(local.X), before, rtol=0.0, atol=0.0)
-    assert not any(parameter.requires_grad for parameter in copied.kernel.parameters())
+    torch.testing.assert_close(local(X), before, rtol=0.0, atol=0.0)
+    assert not any(parameter.requires_grad for parameter in local.kernel.parameters())
     assert not before.requires_grad

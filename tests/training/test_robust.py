@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rcgp import RCGP, FitError, SparseRCGP, fit, fit_robust, posterior_influence
-from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares, log_bound
+from rcgp.core.loo import LeaveOneOut
+from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares, learn_law, log_bound
 from rcgp.core.pseudo import pseudo_data
 from rcgp.models.defaults import add_weak_priors, robust_spread
 from rcgp.training import weigh_by_law
@@ -150,7 +151,19 @@ def test_weights_made_afresh_are_kept_where_the_evidence_grows():
     model.kernel.base_kernel.lengthscale, model.noise = 0.4, 1e-6
     learning = Learning(model, 100, False, lambda evaluations, best: None)
     weight = torch.ones(40, dtype=torch.float64).index_fill(0, torch.tensor([19, 20, 21]), 1e-6)
-    learning.state = replace(learning.state, weight=weight, counts=torch.tensor(PRIOR_COUNTS).double())
+    ones, counts = torch.ones_like(weight), torch.tensor(PRIOR_COUNTS).double()
+    with torch.no_grad():
+        prior = learn_law(
+            model.residual(),
+            LeaveOneOut(0.0 * ones, ones),
+            model.noise,
+            ones,
+            learning.width,
+            bounds=None,
+            counts=counts,
+            learn=False,
+        )
+    learning.state = replace(learning.state, weight=weight, learned=prior)
     for _ in range(6):
         stuck = learning._expect("finish")
     found = learning._afresh()

@@ -6,6 +6,7 @@ It holds no mathematics. Its pieces become plain tensors in :meth:`RCGP.training
 from __future__ import annotations
 
 import copy
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,6 +168,14 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             )
         raw = self.raw_noise_constraint.inverse_transform(number.to(self.raw_noise.device))
         self.initialize(raw_noise=raw.to(self.raw_noise))
+
+    def noise_bounds(self) -> tuple[float, float] | None:
+        """Limits of the noise variance in a fit, a little inside its constraint; ``None`` where it is held fixed."""
+        if not self.raw_noise.requires_grad:
+            return None
+        constraint = self.raw_noise_constraint
+        lower = float(constraint.lower_bound) * (1.0 + 1e-6) or torch.finfo(torch.float64).tiny
+        return lower, max(float(constraint.upper_bound), lower)
 
     def residual(self) -> Tensor:
         """Residuals e = y − m(x) of the training data, ``n``."""
@@ -336,9 +345,19 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
 
 
 def plain_attributes(module: torch.nn.Module) -> list[str]:
-    """Public attributes of a module that are neither tensors nor modules, as text."""
-    plain = (bool, int, float, str, tuple, type(None))
-    return [f"{key}={value!r}" for key, value in vars(module).items() if key[0] != "_" and isinstance(value, plain)]
+    """Public attributes of a module that are neither tensors nor modules, as text: what to compare them by."""
+    found = {key: value for key, value in vars(module).items() if key[0] != "_"}
+    return [f"{key}={_text(value)}" for key, value in found.items() if not isinstance(value, Tensor | torch.nn.Module)]
+
+
+def _text(value: Any) -> str:
+    """The contents of a value as text; of a function or anything else that cannot be pickled, its identity."""
+    if isinstance(value, bool | int | float | str | tuple | type(None)):
+        return repr(value)
+    try:
+        return pickle.dumps(value).hex()
+    except Exception:
+        return str(id(value))
 
 
 def same(old_modules: list[Any], modules: list[Any], old_tensors: list[Tensor], tensors: list[Tensor]) -> bool:

@@ -18,15 +18,23 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from rcgp.core.loo import LeaveOneOut
+from rcgp.core.noise_law import LearnedLaw, learn_law, local_squares
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 
-__all__ = ["POWERS", "PRIOR_ROWS", "LocalNoise"]
+__all__ = ["POWERS", "PRIOR_ROWS", "LocalNoise", "learn_local_noise"]
 
-#: Rows' worth of belief that noise is the same everywhere: a variance from twenty rows has a standard error of a third.
-PRIOR_ROWS = 20.0
+#: Rows' worth of belief that noise is the same everywhere. Mean negative log predictive density
+#: over that of a plain GP, ten tables and functions: −0.163 with 20 rows, −0.179 with 10, −0.187 with 5; but with 5 a
+#: few small tables lose several nats.
+PRIOR_ROWS = 10.0
 
 #: Powers of the correlation that are tried: the lengthscales of the function, their half and their quarter.
 POWERS = (1.0, 4.0, 16.0)
+
+# Turns of local noise and law, and steps of the law in each: what looks like a heavy tail at first becomes loud places,
+# and more turns change little.
+_STEPS = 3
 
 # Inputs at which it is evaluated at a time.
 _ROWS = 256
@@ -50,12 +58,6 @@ class LocalNoise:
     counts: Tensor
     power: float = 1.0
 
-    @classmethod
-    def flat(cls, kernel: gpytorch.kernels.Kernel, X: Tensor) -> LocalNoise:
-        """The same noise everywhere, h = 1, with a copy of the kernel."""
-        nothing = X.new_zeros(X.shape[0])
-        return cls(copy.deepcopy(kernel).requires_grad_(False), X, nothing, nothing)
-
     def __call__(self, x: Tensor) -> Tensor:
         """h at ``... x q x d`` inputs: ``... x q``. Cost O(nq), in small parts."""
         with torch.no_grad():
@@ -77,3 +79,47 @@ class LocalNoise:
     def _average(self, correlation: Tensor) -> Tensor:
         correlation = correlation.nan_to_num(0.0).clamp_min_(0.0).pow_(self.power)
         return (PRIOR_ROWS + correlation @ self.squares) / (PRIOR_ROWS + correlation @ self.counts)
+
+
+def learn_local_noise(
+    kernel: gpytorch.kernels.Kernel,
+    X: Tensor,
+    K: Tensor,
+    residual: Tensor,
+    cavity: LeaveOneOut,
+    relative: Tensor,
+    learned: LearnedLaw,
+    first_width: float,
+    bounds: tuple[float, float] | None,
+) -> tuple[LocalNoise, Tensor, LearnedLaw]:
+    """Local noise, its factor h at each row, and the law that goes with it: in turn, predictions held fixed.
+
+    The power is the one with the largest leave-one-out density. Cost O(n²).
+
+    Args:
+        kernel, X, K: the kernel, of which a copy is kept, ``n x d`` inputs, and the kernel matrix.
+        residual, cavity, relative, first_width, bounds: as for :func:`~rcgp.core.noise_law.learn_law`.
+        learned: the law without local noise.
+    """
+    own = copy.deepcopy(kernel).requires_grad_(False)
+
+    def with_power(power: float) -> tuple[LocalNoise, Tensor, LearnedLaw]:
+        h, law = torch.ones_like(residual), learned
+        for _ in range(_STEPS):
+            flat = law.noise * relative
+            local = LocalNoise(own, X, *local_squares(law.rows, flat * h, flat), power)
+            h = local.at_rows(K)
+            law = learn_law(
+                residual,
+                cavity,
+                law.noise,
+                relative * h,
+                first_width,
+                bounds=bounds,
+                counts=law.counts,
+                width=law.law.width,
+                steps=_STEPS,
+            )
+        return local, h, law
+
+    return max(map(with_power, POWERS), key=lambda found: float(found[2].rows.log_density.sum()))

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from rcgp.core.exact import condition
 from rcgp.core.loo import LeaveOneOut
-from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, local_squares, log_bound, weigh_rows
+from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, log_bound, weigh_rows
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import robust_spread, robust_spreads
 from rcgp.models.kernel_matrix import dense_kernel
-from rcgp.models.local_noise import POWERS, LocalNoise
+from rcgp.models.local_noise import LocalNoise, learn_local_noise
 from rcgp.training.objectives import log_prior, weighed_evidence
 from rcgp.training.search import (
     NUMERICAL_ERRORS,
@@ -38,7 +38,7 @@ from rcgp.training.search import (
     shorter_starts,
 )
 from rcgp.weights import NoiseLaw
-from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH, Responsibilities
+from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
 __all__ = ["Learning", "Round", "State", "cavity_by_law"]
 
@@ -56,10 +56,6 @@ _ROUGH, _FINE = 1e-4, 1e-6
 # Starts are tried on so many rows where there are at least as many as the second number: a third of the cost, or less.
 # On 125 rows errors begin to grow.
 _SAMPLE, _MANY = 250, 375
-
-# Turns of local noise and law, and steps of the law in each: what looks like a heavy tail at first becomes loud places,
-# and more turns change little.
-_LOCAL_STEPS = 3
 
 # Last searches at most, and the gain in log evidence for each row below which there is no other: one is enough but
 # where there is hardly any noise, whose variance then falls step by step.
@@ -99,17 +95,15 @@ class State:
     good: float  # expected number of rows that are no outliers
     local: LocalNoise | None
     h: Tensor  # n, local factors on the noise variance
-    counts: Tensor | None = None  # of the law; None before the first step
-    law: NoiseLaw | None = None
+    learned: LearnedLaw | None = None  # the law, and each row under it; None before the first step
     cavity: LeaveOneOut | None = None
-    rows: Responsibilities | None = None  # under the law
-    search: Outcome | None = None  # the last one
+    search: Outcome | None = None
     evidence: float = -math.inf
 
     @property
     def flags_rows(self) -> bool:
         """Whether any row is flagged."""
-        return self.rows is not None and bool((self.rows.outlier_probability > FLAGGED).any())
+        return self.learned is not None and bool((self.learned.rows.outlier_probability > FLAGGED).any())
 
 
 class Learning:
@@ -118,10 +112,9 @@ class Learning:
     def __init__(self, model: RCGP, max_iterations: int, local_noise: bool, report: Progress) -> None:
         self.model, self.max_iterations = model, max_iterations
         self.local_noise = local_noise and not isinstance(model, SparseRCGP)
-        with torch.no_grad():
-            residual = model.residual()
-        self.width = OUTLIER_WIDTH * robust_spread(residual)
+        self.width = OUTLIER_WIDTH * robust_spread(model.residual().detach())
         self.relative = model.relative_noise()
+        self.worth = _GAIN * len(self.relative)  # what another search or expectation step has to gain
         self.search = Search(model, self._objective, report)
         self.rounds: list[Round] = []
         self.iterations = 0
@@ -155,7 +148,7 @@ class Learning:
             self._search(_FINE, self.max_iterations, goal - before)
             best = self._better(best, self._settle(before))
             best = self._better(best, self._afresh())
-            if not best.evidence > before + self._worth():
+            if not best.evidence > before + self.worth:
                 break
         return replace(best, search=self.last)
 
@@ -188,10 +181,6 @@ class Learning:
         del self.rounds[reported:]
         return value
 
-    def _worth(self) -> float:
-        """The gain in evidence that another search or expectation step has to promise."""
-        return _GAIN * len(self.relative)
-
     def _try(self, start: Vector, weighed: State) -> State:
         """Weights; then hyperparameters by a short search, and weights and law, in turn."""
         self.search.write(start)
@@ -213,7 +202,7 @@ class Learning:
             mean, variance = posterior.mean(cross), posterior.variance(cross, model.kernel(model.train_X, diag=True))
             if sampled.cavity is not None:
                 mean[sample], variance[sample] = sampled.cavity
-            self.state = replace(self._first(WIDE), counts=sampled.counts, law=sampled.law)
+            self.state = replace(self._first(WIDE), learned=sampled.learned)
             self._weigh(LeaveOneOut(mean, variance.clamp_min(0.0)), learn=False)
         return self._expect("all rows")
 
@@ -284,8 +273,9 @@ class Learning:
         if not math.isfinite(value):
             return replace(self._back_to(before), evidence=-math.inf)
         self.state = replace(self.state, evidence=value)
-        assert self.state.rows is not None
-        self.rounds.append(Round(name, self.search.evaluations, value, float(self.state.rows.precision.sum())))
+        assert self.state.learned is not None
+        kept = float(self.state.learned.rows.precision.sum())
+        self.rounds.append(Round(name, self.search.evaluations, value, kept))
         return self.state
 
     def _settle(self, evidence: float) -> State:
@@ -296,7 +286,7 @@ class Learning:
         state = self._expect("finish")
         while -math.inf < state.evidence < evidence - _LOSS:
             before, state = state, self._expect("finish")
-            if not state.evidence > before.evidence + self._worth():
+            if not state.evidence > before.evidence + self.worth:
                 return state if state.evidence > before.evidence else self._back_to(before)
         return state
 
@@ -316,11 +306,11 @@ class Learning:
         each other, and would stay lost.
         """
         model, state = self.model, self.state
-        if state.law is None or state.rows is None or not bool((state.rows.precision < 0.5).any()):
+        if state.learned is None or not bool((state.learned.rows.precision < 0.5).any()):
             return state  # none has lost its weight
         try:
             with torch.no_grad():
-                self._weigh(cavity_by_law(model, state.law, state.h), learn=False)
+                self._weigh(cavity_by_law(model, state.learned.law, state.h), learn=False)
         except NUMERICAL_ERRORS:
             return self._back_to(state)
         tried = self._expect("afresh")
@@ -335,9 +325,9 @@ class Learning:
             model.noise.detach(),
             self.relative * state.h,
             self.width,
-            bounds=_noise_bounds(model),
-            counts=state.counts,
-            width=None if state.law is None else state.law.width,
+            bounds=model.noise_bounds(),
+            counts=None if state.learned is None else state.learned.counts,
+            width=None if state.learned is None else state.learned.law.width,
             learn=learn,
         )
         if learn and model.raw_noise.requires_grad:
@@ -349,9 +339,7 @@ class Learning:
             weight=(rows.precision / state.h).sqrt(),
             slope=rows.slope * state.h,
             good=float((1.0 - rows.outlier).sum()),
-            rows=rows,
-            counts=learned.counts,
-            law=learned.law,
+            learned=learned,
             cavity=cavity,
         )
 
@@ -361,59 +349,36 @@ class Learning:
         residual = model.residual()
         plain = pseudo_data(residual, state.weight, torch.zeros_like(residual), model.noise, model.sample_weight)
         row_noise = model.noise * self.relative * state.h
-        assert state.rows is not None
-        bound = log_bound(model.signal_evidence(plain), residual, row_noise, state.rows, self.width)
+        assert state.learned is not None
+        bound = log_bound(model.signal_evidence(plain), residual, row_noise, state.learned.rows, self.width)
         return float(bound + log_prior(model))
 
     def localise(self, best: State) -> State:
-        """Let the noise differ from place to place, if there is any and the evidence grows by it.
-
-        The noise, its factors and the law in turn, predictions held fixed; then an expectation step.
-        """
+        """Let the noise differ from place to place, if there is any and the evidence grows by it."""
         state = self._back_to(best)
-        model, bounds = self.model, _noise_bounds(self.model)
-        if not self.local_noise:
-            return best
-        noiseless = bounds is not None and float(model.noise.detach()) <= _NO_NOISE * bounds[0]
-        if noiseless or state.cavity is None or state.rows is None:
+        model, bounds = self.model, self.model.noise_bounds()
+        noise = model.noise.detach()
+        noiseless = bounds is not None and float(noise) <= _NO_NOISE * bounds[0]
+        if not self.local_noise or noiseless or state.learned is None or state.cavity is None:
             return best
         with torch.no_grad():
-            K = model.kernel_matrix()
-            flat = LocalNoise.flat(model.kernel, model.train_X)
-            found = [self._local(state, state.cavity, state.rows, K, replace(flat, power=power)) for power in POWERS]
-            local, h, learned = max(found, key=lambda part: float(part[2].rows.log_density.sum()))
+            local, h, learned = learn_local_noise(
+                model.kernel,
+                model.train_X,
+                model.kernel_matrix(),
+                model.residual(),
+                state.cavity,
+                self.relative,
+                replace(state.learned, noise=noise),
+                self.width,
+                bounds,
+            )
             if bounds:
                 model.noise = learned.noise
-            self.state = replace(state, local=local, h=h, counts=learned.counts, law=learned.law)
+            self.state = replace(state, local=local, h=h, learned=learned)
             self._weigh(state.cavity, learn=False)
         tried = self._expect("local noise")
         return tried if tried.evidence > best.evidence else self._back_to(best)
-
-    def _local(
-        self, state: State, cavity: LeaveOneOut, rows: Responsibilities, K: Tensor, local: LocalNoise
-    ) -> tuple[LocalNoise, Tensor, LearnedLaw]:
-        """Local noise, its factors, and the law that goes with it."""
-        model, h = self.model, state.h
-        residual, noise, counts = model.residual(), model.noise.detach(), state.counts
-        width = None if state.law is None else state.law.width
-        for _ in range(_LOCAL_STEPS):
-            own = noise * self.relative
-            squares, good = local_squares(rows, own * h, own)
-            local = replace(local, squares=squares, counts=good)
-            h = local.at_rows(K)
-            learned = learn_law(
-                residual,
-                cavity,
-                noise,
-                self.relative * h,
-                self.width,
-                bounds=_noise_bounds(model),
-                counts=counts,
-                width=width,
-                steps=_LOCAL_STEPS,
-            )
-            noise, counts, rows, width = learned.noise, learned.counts, learned.rows, learned.law.width
-        return local, h, learned
 
 
 def cavity_by_law(model: RCGP, law: NoiseLaw, h: Tensor) -> LeaveOneOut:
@@ -433,12 +398,3 @@ def cavity_by_law(model: RCGP, law: NoiseLaw, h: Tensor) -> LeaveOneOut:
         law.log_shares(residual),
         residual.new_tensor(law.width),
     )[0]
-
-
-def _noise_bounds(model: RCGP) -> tuple[float, float] | None:
-    """Limits of the noise variance, a little inside its constraint; ``None`` where it is held fixed."""
-    if not model.raw_noise.requires_grad:
-        return None
-    constraint = model.raw_noise_constraint
-    lower = float(constraint.lower_bound) * (1.0 + 1e-6) or torch.finfo(torch.float64).tiny
-    return lower, max(float(constraint.upper_bound), lower)

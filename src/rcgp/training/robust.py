@@ -160,9 +160,9 @@ def _fit(
     restore_hyperparameters(model, found)
     last: FitReport | Outcome
     needed = all_normal if best.flags_rows else normal_evidence
-    if best.law is not None and best.cavity is not None and best.search is not None and best.evidence > needed:
+    if best.learned is not None and best.cavity is not None and best.search is not None and best.evidence > needed:
         restore_hyperparameters(model, best.parameters)
-        model.weight = LawWeight(best.law, *best.cavity, best.h, learning.relative)
+        model.weight = LawWeight(best.learned.law, *best.cavity, best.h, learning.relative)
         model.local_noise, last = best.local, best.search
     elif isinstance(normal, FitError):
         raise normal
