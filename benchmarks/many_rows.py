@@ -34,8 +34,7 @@ from torch import Tensor
 
 from loo_objective import resident_bytes
 from rcgp import SparseRCGP, SparseRCGPRegressor
-from rcgp.chunked.passes import Given, SumUp
-from rcgp.chunked.views import View
+from rcgp.chunked.passes import Given, SumUp, View
 from rcgp.chunks import chunks_of, engine_for
 from rcgp.models.defaults import default_kernel
 from rcgp.models.means import build_mean

@@ -141,8 +141,15 @@ def recorded_step_figure(records: Sequence[Record]) -> list[Figure]:
 
 def step_figures(repeats: int, sizes: Sequence[int], pursuit: bool) -> list[Figure]:
     """Time of a step on contaminated evaluations of all functions: medians over repeats and functions."""
-    from rcgp_paper.experiments.problems import FUNCTIONS, Contamination
-    from rcgp_paper.experiments.trials import Fitted, fit_gp, fit_rcgp, fit_relevance_pursuit, suggest
+    from rcgp_paper.experiments.trials import (
+        FUNCTIONS,
+        Contamination,
+        Fitted,
+        fit_gp,
+        fit_rcgp,
+        fit_relevance_pursuit,
+        suggest,
+    )
 
     def seconds(fit: Fitted, X: torch.Tensor, Y: torch.Tensor) -> float:
         began = time.perf_counter()

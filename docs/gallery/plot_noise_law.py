@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from rcgp import RCGPRegressor
-from rcgp.estimator.outliers import FLAG_RULE, NoiseLawWarning
+from rcgp.estimator import FLAG_RULE, NoiseLawWarning
 
 Numbers = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rcgp import RCGPRegressor
 from rcgp.cli.demo import made_up_data
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning
 
 table, truth, outlying = made_up_data()
 X, y = table[["x"]], table["y"]

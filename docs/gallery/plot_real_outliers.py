@@ -24,7 +24,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from rcgp import RCGPRegressor
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning
 from rcgp_paper.data import DataError, Dataset, load
 
 SERIES = {

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from rcgp import RCGPRegressor
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning
 
 random = np.random.default_rng(1)
 x = np.linspace(0, 10, 40)

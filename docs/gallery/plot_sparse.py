@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from rcgp import SparseRCGPRegressor
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning
 
 GOOD, WRONG = "#999999", "#e41a1c"
 COLOURS = {"ordinary sparse GP": "#4daf4a", "SparseRCGPRegressor": "#6a1b9a"}

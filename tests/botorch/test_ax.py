@@ -247,8 +247,9 @@ def brute_force_with_weights_held(adapter):
 
 
 @pytest.mark.filterwarnings("ignore:Negative variance values")  # rounding, of a function without noise
-@pytest.mark.parametrize("sem", [None, 0.3])
-@pytest.mark.parametrize("refit", [False, True])
+@pytest.mark.parametrize(
+    ("sem", "refit"), [(None, False), (0.3, False), pytest.param(0.3, True, marks=pytest.mark.slow)]
+)
 def test_folds_by_ax_are_models_of_the_other_rows(sem, refit):
     n = 12 if not refit else 8
     adapter = adapter_of(with_data(n, sem=sem), refit_on_cv=refit, warm_start_refit=False)
@@ -332,6 +333,7 @@ print(json.dumps([type(model).__name__, strategy.current_node_name, client.predi
 """
 
 
+@pytest.mark.slow
 def test_another_process_continues_a_saved_experiment(tmp_path):
     client = with_data(sem=0.3)
     client.get_next_trials(max_trials=2)
@@ -420,6 +422,7 @@ def regret_of_best_arm(strategy, seed):
     return value(client.get_best_parameterization()[0]) - branin.optimal_value
 
 
+@pytest.mark.slow
 def test_among_outliers_the_best_arm_is_better_than_with_the_ordinary_model():
     ordinary = [regret_of_best_arm(choose_generation_strategy(GenerationStrategyDispatchStruct()), s) for s in (0, 1)]
     robust = [regret_of_best_arm(robust_ax.generation_strategy(), seed) for seed in (0, 1)]

@@ -13,7 +13,7 @@ import torch
 from linear_operator.utils.errors import NanError, NotPSDError
 
 from rcgp.botorch import EvaluationError, optimise, suggesting
-from rcgp.botorch.box import Box
+from rcgp.botorch.evaluations import Box
 from rcgp.botorch.suggesting import believe, first_point, next_point
 from rcgp.training import FitError
 
@@ -118,7 +118,7 @@ def test_expected_is_what_the_other_evaluations_say():
 
 def test_points_do_not_depend_on_the_units_of_the_value():
     one, other = Recorded(), Recorded(function=lambda x: 2.0**-40 * bowl(x))
-    first, second = run(one, 8), run(other, 8)
+    first, second = run(one, 7), run(other, 7)
     assert one.points == other.points
     assert second.value == 2.0**-40 * first.value
     assert second.deviation == 2.0**-40 * first.deviation
@@ -126,7 +126,7 @@ def test_points_do_not_depend_on_the_units_of_the_value():
 
 def test_maximising_is_minimising_the_negative():
     low, high = Recorded(), Recorded(function=lambda x: -bowl(x))
-    smallest, largest = run(low, 7), run(high, 7, maximise=True)
+    smallest, largest = run(low, 6), run(high, 6, maximise=True)
     assert low.points == high.points
     assert smallest.x == largest.x
     assert smallest.value == -largest.value
@@ -289,7 +289,7 @@ def test_a_step_that_cannot_be_computed_takes_a_point_that_fills_the_box(monkeyp
     objective = Recorded()
     monkeypatch.setattr(suggesting, name, broken)
     result = run(objective, 7)
-    assert objective.points[-1] == Box.of(BOUNDS).from_unit(first_point(2, 7, 0))
+    assert objective.points[-1] == tuple(Box.of(BOUNDS).from_unit(first_point(2, 7, 0)).values())
     assert bowl(result.x) == min(map(bowl, (e.x for e in result.evaluations)))
 
 
@@ -310,7 +310,7 @@ def test_the_same_seed_gives_the_same_points_whatever_the_global_generators():
 def test_first_points_fill_the_box():
     objective = Recorded()
     run(objective, 8, initial=8)
-    expected = [Box.of(BOUNDS).from_unit(first_point(2, number, 0)) for number in range(1, 9)]
+    expected = [tuple(Box.of(BOUNDS).from_unit(first_point(2, number, 0)).values()) for number in range(1, 9)]
     assert objective.points == expected
     halves = (Box.of(BOUNDS).to_unit(objective.points) > 0.5).sum(dim=0)
     assert halves.tolist() == [4, 4]
@@ -324,7 +324,7 @@ def uninterrupted():
     return run(objective, 8), objective
 
 
-@pytest.mark.parametrize("stop", [2, 6, 8])
+@pytest.mark.parametrize("stop", [2, 7])
 def test_an_interrupt_leaves_a_trace_from_which_it_goes_on_as_if_there_had_been_none(tmp_path, stop, uninterrupted):
     path, (whole, objective) = tmp_path / "trace.jsonl", uninterrupted
     first = Recorded({3: 40.0, stop: interrupt})
@@ -432,6 +432,7 @@ def test_reasons_do_nothing_to_a_terminal():
     assert "\\x1b]0;owned\\x07 it failed" in str(run(objective, 2))
 
 
+@pytest.mark.slow
 def test_the_pages_python_runs(capsys):
     """What the page on optimisation shows, but for its part on Ax."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "optimisation.md").read_text(encoding="utf-8")

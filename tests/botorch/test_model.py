@@ -554,6 +554,7 @@ def test_training_mode_gives_the_prior():
     X, Y = make_data()
     model = make_model(X, Y, inputs="normalize").train()
     prior = model(*model.train_inputs)
+    assert torch.equal(model(model.train_inputs[0].clone()).mean, prior.mean)
     normalized = model.input_transform(X)
     torch.testing.assert_close(prior.mean, model.mean_module(normalized))
     torch.testing.assert_close(prior.covariance_matrix, model.covar_module(normalized).to_dense())
@@ -652,8 +653,27 @@ def test_forward_knows_the_training_inputs_by_value():
     torch.testing.assert_close(same.mean, other.mean)
 
 
-def test_lists_take_noises_of_all_their_outputs(x):
-    models = ModelListGP(*(make_model(*make_data(seed=seed), outcomes="none") for seed in (0, 1)))
-    noise = 0.1 + torch.rand(5, 2, dtype=torch.float64)
+@pytest.mark.parametrize("outputs", [(1, 1), (1, 2), (2, 1)])
+def test_lists_take_noises_of_all_their_outputs(x, outputs):
+    models = ModelListGP(*(make_model(*make_data(seed=i, m=m), outcomes="none") for i, m in enumerate(outputs)))
+    noise = 0.1 + torch.rand(5, sum(outputs), dtype=torch.float64)
     added = models.posterior(x, observation_noise=noise).variance - models.posterior(x).variance
     torch.testing.assert_close(added, noise)
+
+
+@pytest.mark.parametrize(("batch", "m"), [((), 1), ((2,), 2)])
+@pytest.mark.parametrize("weight", ["learned", "constant"])
+def test_state_of_a_single_task_gp_loads(x, batch, m, weight):
+    """It has neither noise law nor output scale: the law stays as it is, and the scale is one."""
+    X, Y = make_data(batch=batch, m=m)
+    gp = SingleTaskGP(X, Y)
+    set_hyperparameters(gp)
+    model = make_model(X, Y, weight=weight)
+    state = gp.state_dict()
+    model.load_state_dict(state)
+    assert "covar_module.raw_lengthscale" in state
+    torch.testing.assert_close(model.covar_module(x).to_dense(), gp.covar_module(x).to_dense())
+    if weight == "constant":
+        assert_same(model.posterior(x), gp.posterior(x), 1e-8)
+    else:
+        torch.testing.assert_close(model.law, model.prior_law())

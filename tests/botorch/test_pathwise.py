@@ -12,8 +12,10 @@ from botorch.sampling.pathwise import (
     KernelEvaluationMap,
     draw_kernel_feature_paths,
     draw_matheron_paths,
+    gaussian_update,
     get_matheron_path_model,
 )
+from linear_operator.operators import DiagLinearOperator
 
 from problems_of_botorch import OUTLIERS, D, make_data, make_model, ordinary_gp, pseudo_data
 from rcgp.botorch import SingleTaskRCGP
@@ -75,6 +77,20 @@ def test_are_botorchs_of_the_ordinary_gp_of_pseudo_data(x, batch, known):
     gp = ordinary_gp(model, z, r)
     found, expected = (seeded(draw_matheron_paths, some, torch.Size([7]))(x) for some in (model, gp))
     assert found.shape == (7, *batch, 5)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("given", ["targets", "noise", "both"])
+def test_updates_take_targets_and_a_noise_covariance(x, given):
+    """Pseudo-targets and pseudo-noises go together: with another noise the observations are the targets."""
+    model = make_model(*make_data(), outcomes="none").eval()
+    _, _, _, r = pseudo_data(model)
+    y, f = model.train_targets, torch.randn(7, len(r), dtype=torch.float64)
+    arguments = {"target_values": y + 1.0} if given != "noise" else {}
+    if given != "targets":
+        arguments["noise_covariance"] = DiagLinearOperator(torch.full_like(r, 0.3))
+    gp = ordinary_gp(model, y, r)
+    found, expected = (seeded(gaussian_update, some, f, **arguments)(x) for some in (model, gp))
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
 
 

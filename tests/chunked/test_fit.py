@@ -11,11 +11,12 @@ import torch
 import reference
 from rcgp import RCGP, FitError, RobustReport, SparseRCGP
 from rcgp.chunked import fit as chunked
-from rcgp.chunked import memory, views
+from rcgp.chunked import passes, resources
 from rcgp.chunked.fit import fit_chunks, robust_model
-from rcgp.chunked.sampling import draw
+from rcgp.chunked.passes import Sums
+from rcgp.chunked.weighing import _law_wins, draw
 from rcgp.chunks import Serial, Threads, chunks_of
-from rcgp.core.noise_law import PRIOR_COUNTS
+from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares
 from rcgp.models.defaults import add_weak_priors
 from rcgp.models.inducing import choose_inducing
 from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw, OneSided, Product, SquaredExponential, WeightFunction
@@ -120,7 +121,7 @@ def assert_same_process(fit, posterior, tolerance=1e-10):
 
 @pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
 def test_the_passes_are_the_expectation_steps_of_a_dense_model(precision, monkeypatch):
-    monkeypatch.setattr(views, "block_rows", lambda m: 23)
+    monkeypatch.setattr(passes, "block_rows", lambda m: 23)
     build = Kept()
     fit = fitted(precision=precision, rows=50, build=build)
     model, used, law, mean, std, probability = recursion(build.model, fit, Y, precision)
@@ -179,6 +180,14 @@ def test_an_outlier_that_a_clean_sample_does_not_show_is_found(value):
     assert bool((probability[rows] > 0.99).all())
     assert int((probability > 0.5).sum()) == 3
     np.testing.assert_allclose(fit.process.mean(NEW), clean.process.mean(NEW), atol=0.1)
+
+
+def test_a_law_that_flags_rows_competes_under_the_same_prior_of_shares():
+    counts = torch.tensor([240.0, 18.0, 2.0], dtype=torch.float64)
+    shares = evidence_of_shares(counts)
+    all_normal = evidence_of_shares(torch.tensor([260.0, 0.0, 0.0], dtype=torch.float64))
+    for margin, flagged, wins in ((1.0, 0, True), (-1.0, 0, False), (-1.0, 1, True), (float(all_normal) - 1, 1, False)):
+        assert _law_wins(Sums(None, counts, margin - shares, torch.tensor(flagged))) is wins
 
 
 @pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
@@ -468,10 +477,10 @@ def test_the_unseen_share_is_that_of_a_dense_model():
 
 
 def test_more_inducing_points_than_there_is_memory_for_are_refused(monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(resources, "available_memory", lambda: 10_000)
     with pytest.raises(MemoryError, match=r"15 inducing points need about 0.0 GB of memory, and 0.0 are free"):
         fitted()
-    monkeypatch.setattr(memory, "available_memory", lambda: 40_000)
+    monkeypatch.setattr(resources, "available_memory", lambda: 40_000)
     assert len(fitted(max_iterations=3).process.support) == M
 
 

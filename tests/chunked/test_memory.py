@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from rcgp.chunked import memory
+from rcgp.chunked import resources
 
 
 @pytest.fixture
 def system(tmp_path, monkeypatch):
     """Files of a made-up system: 8 GB free, and a container."""
-    monkeypatch.setattr(memory, "Path", lambda path: tmp_path / path.lstrip("/"))
+    monkeypatch.setattr(resources, "Path", lambda path: tmp_path / path.lstrip("/"))
     (tmp_path / "proc").mkdir()
     (tmp_path / "sys" / "fs" / "cgroup").mkdir(parents=True)
     (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000000 kB\nMemFree: 1 kB\nMemAvailable: 8000000 kB\n")
@@ -26,36 +26,36 @@ def system(tmp_path, monkeypatch):
 
 def test_free_memory_is_that_of_the_machine_or_of_the_container_if_that_is_less(system):
     _, container = system
-    assert memory.available_memory() == 8_000_000 * 1024
+    assert resources.available_memory() == 8_000_000 * 1024
     container("max", 10**9, 0)  # no limit
-    assert memory.available_memory() == 8_000_000 * 1024
+    assert resources.available_memory() == 8_000_000 * 1024
     container(4 * 10**9, 3 * 10**9, 0)
-    assert memory.available_memory() == 10**9
+    assert resources.available_memory() == 10**9
     container(4 * 10**9, 3 * 10**9, 2 * 10**9)  # of which files that need not stay
-    assert memory.available_memory() == 3 * 10**9
+    assert resources.available_memory() == 3 * 10**9
     container(10**12, 10**9, 0)
-    assert memory.available_memory() == 8_000_000 * 1024
+    assert resources.available_memory() == 8_000_000 * 1024
 
 
 def test_where_free_memory_is_not_known_all_of_it_counts(system, monkeypatch):
     folder, _ = system
     (folder / "proc" / "meminfo").unlink()
     sizes = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(memory.os, "sysconf", sizes.__getitem__)
-    assert memory.available_memory() == 4_096_000
-    monkeypatch.delattr(memory.os, "sysconf")
-    assert memory.available_memory() is None
+    monkeypatch.setattr(resources.os, "sysconf", sizes.__getitem__)
+    assert resources.available_memory() == 4_096_000
+    monkeypatch.delattr(resources.os, "sysconf")
+    assert resources.available_memory() is None
 
 
 def test_points_take_the_candidates_of_greedy_selection_or_their_own_matrices():
-    assert memory.inducing_bytes(500, 10**6) == 8 * 500 * 20_000
-    assert memory.inducing_bytes(500, 600) == 8 * 12 * 500**2
-    assert memory.inducing_bytes(10**6, 10**7) == memory.inducing_bytes(20_000, 10**7) == 8 * 12 * 20_000**2
+    assert resources.inducing_bytes(500, 10**6) == 8 * 500 * 20_000
+    assert resources.inducing_bytes(500, 600) == 8 * 12 * 500**2
+    assert resources.inducing_bytes(10**6, 10**7) == resources.inducing_bytes(20_000, 10**7) == 8 * 12 * 20_000**2
 
 
 def test_sizes_are_in_gigabytes():
-    assert memory.gigabytes(403.2e9) == "403"
-    assert memory.gigabytes(2.84e9) == "2.8"
+    assert resources.gigabytes(403.2e9) == "403"
+    assert resources.gigabytes(2.84e9) == "2.8"
 
 
 PEAK = """
@@ -85,4 +85,4 @@ def test_a_sparse_fit_holds_about_as_much_as_stated():
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env={"OMP_NUM_THREADS": "1"})
     points, peak = map(int, re.findall(r"\d+", shown.stdout))
     assert points == 1000
-    assert 0.6 < peak / memory.inducing_bytes(1000, 1100) < 1.3
+    assert 0.6 < peak / resources.inducing_bytes(1000, 1100) < 1.3

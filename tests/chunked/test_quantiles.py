@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcgp.chunked.quantiles import order_statistics, quantiles
+from rcgp.chunked.weighing import order_statistics, quantiles
 from rcgp.chunks import Serial, Threads, chunks_of
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rcgp.chunked.fit import fit_chunks
-from rcgp.chunked.stages import Stages
+from rcgp.chunked.resources import Stages
 from rcgp.chunks import Serial, Threads, chunks_of
 
 random = np.random.default_rng(0)

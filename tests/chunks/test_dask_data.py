@@ -21,7 +21,6 @@ def test_arrays_in_blocks_of_any_shape(da, table, sums, expected, x_blocks, y_bl
         da.from_array(X, chunks=x_blocks), da.from_array(y, chunks=y_blocks), da.from_array(w, chunks=77), rows=rows
     )
     close(Serial().reduce(sums, chunks), expected(weighted=True))
-    assert len(chunks) == len(list(chunks))
     assert max(len(chunk.y) for chunk in chunks) <= (rows or 1000)
 
 
@@ -34,7 +33,7 @@ def test_data_frames(dd, pd, table, sums, expected, threads):
     assert chunks.names == ("a", "b", "c")
     assert chunks.columns == 3
     close(engine_for(chunks, threads=threads).reduce(sums, chunks), expected(weighted=True))
-    assert len(chunks) == 7
+    assert len(list(chunks)) == 7
 
 
 def test_partitions_that_do_not_fit_each_other(da, dd, pd, table, sums, expected):
@@ -60,10 +59,10 @@ def test_sizes_that_are_not_known_are_counted_once_and_empty_blocks_passed_over(
     chunks = chunks_of(blocks[chosen], counting)
     wanted = Serial().reduce(sums, chunks_of(X[keep], y[keep]))
     assert not counted
-    assert len(chunks) == 8
-    assert len(counted) == 10
+    assert len(list(chunks)) == 8
+    assert len(counted) == 18  # ten blocks are counted, eight read
     close(Serial().reduce(sums, chunks), wanted.numpy())
-    assert len(counted) == 18
+    assert len(counted) == 26
     firsts = np.cumsum([0, *(keep[start : start + 100].sum() for start in range(200, 900, 100))])
     assert [chunk.first for chunk in chunks] == firsts.tolist()
 
@@ -76,7 +75,7 @@ def test_partitions_of_a_data_frame_may_be_empty(dd, pd, table, sums, expected):
     parts = parts[parts["keep"] == 1]
     chunks = chunks_of(parts[["a", "b", "c"]], parts["y"])
     close(Serial().reduce(sums, chunks), expected())
-    assert len(chunks) == 4
+    assert len(list(chunks)) == 4
 
 
 @pytest.mark.parametrize("engine", [Serial(), Threads(2)])

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from optional_parts import local_cluster
-from rcgp.chunks import Serial, chunks_of, dask_engine, engine_for
+from rcgp.chunks import Serial, chunks_of, engine_for
+from rcgp.chunks import dask as dask_room
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_results_are_collected_in_the_order_of_the_rows(client, blocks, table):
     chunks = chunks_of(*blocks, rows=60)
     found = engine_for(chunks, client=client).collect(lambda chunk: (chunk.first, chunk.y), chunks)
     assert [first for first, _ in found] == sorted([*range(0, 1000, 100), *range(60, 1000, 100)])
-    assert len(found) == len(chunks)
+    assert len(found) == len(list(chunks))
     assert np.array_equal(torch.cat([y for _, y in found]).numpy(), table[1])
 
 
@@ -280,7 +281,7 @@ def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, t
     patience = 8  # as it is, and once less: two tests need not wait so long
     if moment == "before":
         patience = 2
-        monkeypatch.setattr(dask_engine, "_DESERTED", 2.0)
+        monkeypatch.setattr(dask_room, "_DESERTED", 2.0)
     with local_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
         chunks = chunks_of(*blocks)
         engine = engine_for(chunks, client=client)
@@ -309,7 +310,7 @@ def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, t
 def test_a_cluster_whose_workers_come_late_is_waited_for(blocks, sums, expected, monkeypatch):
     from distributed import Client
 
-    monkeypatch.setattr(dask_engine, "_DESERTED", 0.5)
+    monkeypatch.setattr(dask_room, "_DESERTED", 0.5)
     with local_cluster(0) as cluster, Client(cluster, set_as_default=False) as client:
         chunks = chunks_of(*blocks)
         threading.Timer(2.0, cluster.scale, (1,)).start()

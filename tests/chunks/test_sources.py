@@ -22,7 +22,7 @@ def test_any_chunking_gives_the_same_sums(table, sums, expected, rows):
     X, y, w = table
     chunks = chunks_of(X, y, w, rows=rows)
     close(Serial().reduce(sums, chunks), expected(weighted=True))
-    assert len(chunks) == len(list(chunks)) == -(-1000 // (rows or 16_384))
+    assert len(list(chunks)) == -(-1000 // (rows or 16_384))
 
 
 @pytest.mark.parametrize("kind", [torch.tensor, np.asfortranarray, np.ndarray.tolist, lambda v: v[::-1].copy()[::-1]])
@@ -100,7 +100,7 @@ def test_pairs_and_triples(table, sums, expected, sizes, count):
     pairs = pieces_of(table[:count], sizes)
     for source in (pairs, tuple(pairs)):
         chunks = chunks_of(source, rows=150)
-        assert len(chunks) == len(list(chunks)) == sum(-(-size // 150) for size in sizes)
+        assert len(list(chunks)) == sum(-(-size // 150) for size in sizes)
         for _ in range(2):
             close(Serial().reduce(sums, chunks), expected(weighted=count == 3))
 
@@ -120,7 +120,7 @@ def test_an_object_whose_iter_starts_again(table, sums, expected):
     chunks = chunks_of(Again(pieces_of(table[:2], (400, 600))))
     for engine in (Serial(), engine_for(chunks, threads=2)):
         close(engine.reduce(sums, chunks), expected())
-    assert len(chunks) == 2
+    assert len(list(chunks)) == 2
     assert chunks.columns == 3
 
 
@@ -165,7 +165,7 @@ def test_a_source_that_changes_is_noticed(table, sums):
     chunks = chunks_of(source)
     Serial().reduce(sums, chunks)
     source.pairs = source.pairs[:1]
-    with pytest.raises(ValueError, match="X had 1000 rows when it was first gone through and 400 now"):
+    with pytest.raises(ValueError, match="X had 1000 rows in the first pass and 400 now"):
         Serial().reduce(sums, chunks)
 
 

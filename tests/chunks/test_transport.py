@@ -9,12 +9,12 @@ import torch
 
 @pytest.fixture
 def Packed(da):  # noqa: N802, the class; what it needs comes with Dask
-    from rcgp.chunks.dask_engine import Packed
+    from rcgp.chunks.dask import Packed
 
     return Packed
 
 
-def test_dask_knows_how_large_a_parcel_is(da, Packed):
+def test_dask_knows_the_size_of_a_packed_value(da, Packed):
     from dask.sizeof import sizeof
 
     @dataclass

@@ -16,7 +16,7 @@ import pytest
 import rcgp
 from rcgp import RCGPRegressor
 from rcgp.cli import run
-from rcgp.estimator.outliers import FLAG_RULE
+from rcgp.estimator import FLAG_RULE
 from rcgp.report.summary import rows_of
 from rcgp.weights.noise_law import SCALES
 
@@ -217,7 +217,8 @@ def test_doubts_are_printed_and_are_no_python_warnings(command, tmp_path, capsys
         assert json.loads(capsys.readouterr().out)["doubts"][0].startswith("6 rows are too few")
 
 
-def test_noise_that_differs_from_place_to_place_is_shown_with_its_range(tmp_path, capsys):
+def test_noise_that_differs_from_place_to_place_is_shown_with_its_range(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("rcgp.cli.results._NOISE_ROWS", 60)  # every fourth row shows the range
     random = np.random.default_rng(0)
     x = np.linspace(0, 10, 200)
     table = pd.DataFrame({"x": x, "y": np.sin(x) + (0.02 + 0.1 * x) * random.standard_normal(200)})
@@ -490,7 +491,7 @@ def test_a_reader_that_has_enough_is_no_error(houses):
 
 
 def test_free_memory_is_known_here():
-    from rcgp.chunked.memory import available_memory
+    from rcgp.chunked.resources import available_memory
 
     assert 2**20 < available_memory() < 2**50
 

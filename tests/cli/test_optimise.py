@@ -80,7 +80,7 @@ def test_it_stops_if_the_first_evaluations_all_fail_for_the_same_reason(program,
     out, err = capsys.readouterr()
     assert out == ""
     said = "all of the first 5 evaluations failed for the same reason: exit code 1: no [flour]"
-    assert err.splitlines() == [f"rcgp: {said}; mend that and begin anew, with a new trace if there is one"]
+    assert re.fullmatch(rf"rcgp: {re.escape(said)}; .* with a new trace if there is one\n", err)
     assert len(calls(log)) == 5
     assert trace.read_text().count('"failed"') == 5
 

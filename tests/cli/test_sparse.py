@@ -16,7 +16,7 @@ from rich.console import Console
 import rcgp
 from rcgp import RCGPRegressor, SparseRCGPRegressor
 from rcgp.cli import fitting, run
-from rcgp.cli.options import SPARSE_ABOVE, Mean, Missing, Options, Weight
+from rcgp.cli.options import SPARSE_ABOVE, Options
 from rcgp.report.summary import rows_of
 
 NOTICE = "120 rows: fitted through 20 inducing points; --exact for the exact model"
@@ -56,10 +56,7 @@ def assert_one_sentence(capsys, message):
 
 
 def fit_options(**given):
-    unsaid = dict.fromkeys(("features", "exclude", "restarts", "sparse", "inducing", "fit_rows"))
-    common = {"target": "y", "missing": Missing.error, "weight": Weight.learned, "local_noise": True}
-    common |= {"mean": Mean.median, "seed": 0}
-    return Options(**{**unsaid, **common, **given})
+    return Options(target="y", **given)
 
 
 def test_the_number_of_rows_chooses_what_was_not_said():

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from rcgp.cli import run
+from rcgp.estimator import FLAG_RULE
 
 
 def wave_table(n=40):
@@ -108,7 +109,7 @@ def test_clean_writes_the_table_with_its_outliers_marked(waves, tmp_path, capsys
     read = pd.read_csv if kind == "csv" else pd.read_parquet
     command = ("clean", waves, "--target", "y", "--id", "name", "--output", output)
     assert rcgp_command(*command) == 0
-    assert "40 rows, 1 of them flagged, written to" in capsys.readouterr().err
+    assert f"40 rows, 1 of them flagged, written to {output} ({FLAG_RULE})" in capsys.readouterr().err
     table = read(output)
     assert list(table) == ["name", "x", "y", "outlier_probability", "expected", "outlier"]
     pd.testing.assert_frame_equal(table[["x", "y"]].astype(float), wave_table()[["x", "y"]])

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rcgp import RCGPRegressor
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning
 from rcgp.weights import InverseMultiquadric, SquaredExponential
 
 # A sample weight scales the precision of a row. In the posterior that equals repeated rows (tested beside this file);
@@ -83,7 +83,7 @@ def test_fitting_changes_neither_parameters_nor_data():
 
 
 @quick
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
 def test_grid_search_pipeline_and_parallel_cross_validation_work():
     X, y = make_table()
     any_fit = RCGPRegressor(**QUICK)
@@ -107,7 +107,7 @@ def test_pickling_after_predicting_gives_the_same_predictions():
 
 
 @quick
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
 def test_sample_weights_are_routed():
     X, y = make_table()
     with sklearn.config_context(enable_metadata_routing=True):
@@ -192,6 +192,7 @@ def test_words_among_numbers_are_named_by_column_and_row():
         ),
         ({"weight": None}, "weight must be 'learned'.*got None"),
         ({"priors": "strong"}, "priors must be 'weak' or None, got 'strong'"),
+        ({"priors": False}, "priors must be 'weak' or None, got False"),
         ({"n_restarts": -1}, "n_restarts must be a whole number, at least 0, got -1"),
         ({"max_iter": 2.5}, "max_iter must be a whole number, at least 1, got 2.5"),
         ({"fit_rows": 1}, "fit_rows must be a whole number, at least 2, got 1"),

@@ -76,7 +76,7 @@ def test_white_noise_becomes_the_noise_variance(kernel, variance, bounds, fixed)
     translated, noise = translate(kernel, 1)
     assert translated is not None
     assert noise.variance == pytest.approx(variance)
-    assert noise.bounds == pytest.approx(bounds)
+    assert (noise.low, noise.high) == pytest.approx(bounds)
     assert noise.fixed is fixed
 
 
@@ -121,7 +121,7 @@ def test_a_fit_with_a_translated_kernel_finds_scikit_learns_optimum():
     np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=2e-3)
 
 
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")  # bounds that keep the fit from the data
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")  # bounds that keep the fit from the data
 def test_bounds_hold_and_can_be_reached():
     kernel = sk.ConstantKernel(1.0, "fixed") * sk.RBF(1.0, (3.0, 10.0)) + sk.WhiteKernel(1e-3, (1e-4, 2e-3))
     with pytest.warns(sklearn.exceptions.ConvergenceWarning, match="close to the specified"):  # scikit-learn's
@@ -132,7 +132,7 @@ def test_bounds_hold_and_can_be_reached():
     assert ours.kernel_.outputscale.item() == pytest.approx(1.0)
 
 
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")  # the kernel does not fit the data
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")  # the kernel does not fit the data
 def test_fixed_parameters_stay():
     kernel = sk.ConstantKernel(2.0, "fixed") * sk.RBF(0.7, "fixed") + sk.WhiteKernel(0.05, "fixed")
     ours, theirs = fitted_pair(kernel)

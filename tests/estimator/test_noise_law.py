@@ -9,7 +9,7 @@ import torch
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 from rcgp import NoiseLaw, RCGPRegressor
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning
 from rcgp.training.judgement import doubts_of
 from rcgp.weights.noise_law import SCALES, responsibilities
 
@@ -155,7 +155,7 @@ def test_intervals_cover_fresh_observations(robust):
         assert abs(covered - coverage) < 3 * error
 
 
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
 def test_the_density_of_a_plain_gp_is_normal():
     X, y, _, _ = contaminated(100)
     model = RCGPRegressor(weight="constant").fit(X, y)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rcgp import RCGPRegressor
-from rcgp.estimator.outliers import FLAG_RULE, outlier_scores
+from rcgp.estimator import FLAG_RULE
+from rcgp.estimator.output import RowDiagnosis
 from rcgp.weights.noise_law import FLAGGED
 
 few_rows = pytest.mark.filterwarnings("ignore:.*too few to tell")
@@ -20,6 +21,10 @@ def clean_table(rows, seed):
     return np.sort(random.uniform(0, 6, rows))[:, None], 2.0 + 0.1 * random.standard_normal(rows)
 
 
+def scores(y, mean, std):
+    return RowDiagnosis.of(y, std, mean, std, std).outlier_scores.tolist()
+
+
 def test_the_rule_in_words_names_its_bar():
     assert FLAGGED == 0.5
     assert "probability above 0.5" in FLAG_RULE
@@ -27,14 +32,14 @@ def test_the_rule_in_words_names_its_bar():
 
 def test_scores_are_deviations_in_standard_deviations():
     y, mean, std = (torch.tensor(a, dtype=torch.float64) for a in ([1.0, 5.0, -2.0], [0.0, 5.5, 1.0], [2.0, 0.1, 3.0]))
-    assert outlier_scores(y, mean, std).tolist() == pytest.approx([0.5, -5.0, -1.0])
+    assert scores(y, mean, std) == pytest.approx([0.5, -5.0, -1.0])
 
 
 def test_scores_are_finite_and_rounding_is_no_deviation():
     y = torch.tensor([1e300, -1e300, 3.0, 3.0, 4.0], dtype=torch.float64)
     mean = torch.tensor([0.0, 0.0, 3.0, 3.0 + 1e-12, 3.0], dtype=torch.float64)
     std = torch.tensor([1e-3, 1.0, 1e-300, 1e-20, 1e-30], dtype=torch.float64)
-    assert outlier_scores(y, mean, std).tolist() == [1e6, -1e6, 0.0, 0.0, 1e6]
+    assert scores(y, mean, std) == [1e6, -1e6, 0.0, 0.0, 1e6]
 
 
 @stops_early

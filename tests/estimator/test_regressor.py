@@ -13,9 +13,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, RationalQuadra
 
 import rcgp
 from rcgp import RCGP, RCGPRegressor, fit, fit_robust
-from rcgp.estimator.outliers import NoiseLawWarning
-from rcgp.estimator.output import build_model, lengthscales
-from rcgp.estimator.parameters import recipe
+from rcgp.estimator import NoiseLawWarning
+from rcgp.estimator.kernels import lengthscales
+from rcgp.estimator.output import build_model
 from rcgp.models.defaults import add_weak_priors
 from rcgp.weights import Constant, InverseMultiquadric, LawWeight
 
@@ -23,8 +23,8 @@ from rcgp.weights import Constant, InverseMultiquadric, LawWeight
 QUICK = {"weight": "constant", "max_iter": 1}
 quick = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 # A law learned afterwards, from the predictions of a model that outliers did spoil, need not fit.
-spoilt = pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
-few_rows = pytest.mark.filterwarnings("ignore:.*too few to tell:rcgp.estimator.outliers.NoiseLawWarning")
+spoilt = pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
+few_rows = pytest.mark.filterwarnings("ignore:.*too few to tell:rcgp.estimator.NoiseLawWarning")
 
 
 def make_series(n=80, seed=0, outliers=(5, 30, 60), size=12.0):
@@ -272,7 +272,7 @@ def test_weak_priors_keep_a_fit_from_calling_everything_noise():
 
 def test_the_lengthscale_prior_is_botorchs_for_inputs_in_the_unit_cube():
     X = np.random.default_rng(0).uniform(size=(300, 3))
-    model = build_model(recipe(RCGPRegressor()), torch.tensor(X), torch.tensor(X[:, 0]), None)
+    model = build_model(RCGPRegressor()._settings(), torch.tensor(X), torch.tensor(X[:, 0]), None)
     location = model.kernel.base_kernel.lengthscale_prior.loc
     np.testing.assert_allclose(location.numpy(), np.full((1, 3), np.sqrt(2) + 0.5 * np.log(3)), atol=0.15)
     np.testing.assert_allclose(model.kernel.base_kernel.lengthscale_prior.scale.numpy(), np.sqrt(3))
@@ -377,6 +377,32 @@ def test_rows_of_no_weight_are_left_out_but_diagnosed():
     assert weighted.outliers_[[5, 30, 60]].tolist() == [True, True, True]  # two of which carried no weight
 
 
+@quick
+def test_an_observation_may_be_missing_in_a_row_of_no_weight():
+    X, y, _ = make_series()
+    y[[7, 30]] = np.nan, np.inf
+    keep = np.isfinite(y)
+    with pytest.raises(ValueError, match="y contains NaN in row 7"):
+        RCGPRegressor().fit(X, y, sample_weight=np.where(np.arange(80) == 30, 0.0, 1.0))
+    model, fewer = RCGPRegressor().fit(X, y, sample_weight=keep), RCGPRegressor().fit(X[keep], y[keep])
+    np.testing.assert_array_equal(model.predict(X), fewer.predict(X))
+    assert np.isfinite(model.loo_mean_).all()
+    for values in (model.weights_, model.outlier_scores_, model.outlier_probability_):
+        np.testing.assert_array_equal(np.isfinite(values), keep)
+    assert not model.outliers_[~keep].any()
+    several = RCGPRegressor(**QUICK).fit(X, np.stack([y, X[:, 0]], axis=1), sample_weight=keep)
+    np.testing.assert_array_equal(np.isfinite(several.outlier_scores_), np.stack([keep, np.ones(80, bool)], axis=1))
+
+
+@quick
+@spoilt
+@pytest.mark.parametrize("arguments", [{}, {"fit_rows": 20, "random_state": 0}, {"normalize": False}])
+def test_a_constant_mean_is_the_sample_mean(arguments):
+    X, y, _ = make_series()
+    model = RCGPRegressor(mean="constant", **QUICK, **arguments).fit(X, y).models_[0]
+    assert model.mean(torch.tensor(X))[0].item() == pytest.approx(y.mean())
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -419,13 +445,17 @@ def test_restarts_are_seeded_and_no_worse(weight):
     assert one.fit_report_.value >= RCGPRegressor(weight=weight).fit(X, y).fit_report_.value
 
 
-def test_without_normalisation_the_default_kernel_starts_at_unit_scales():
+@pytest.mark.parametrize("units", [(1e-3, 1.0), (1.0, 1e3)])
+def test_without_normalisation_the_default_kernel_still_learns_in_any_units(units):
+    X, y, f = make_series()
+    model = RCGPRegressor(normalize=False).fit(units[0] * X, units[1] * y)
+    assert np.abs(model.predict(units[0] * X) - units[1] * f).mean() < 0.1 * units[1]
+
+
+def test_without_normalisation_a_given_kernel_is_not_scaled():
     X, y, _ = make_series()
-    how = recipe(RCGPRegressor(normalize=False))
-    model = build_model(how, torch.tensor(1e3 * X), torch.tensor(1e3 * y), None)
-    assert model.kernel.base_kernel.lengthscale.item() == pytest.approx(1.0)
-    assert model.kernel.outputscale.item() == pytest.approx(1.0)
-    assert model.mean(torch.tensor(X))[0].item() == pytest.approx(1e3 * np.median(y))
+    model = build_model(RCGPRegressor(RBF(), normalize=False)._settings(), torch.tensor(X), torch.tensor(1e3 * y), None)
+    assert model.kernel(torch.tensor(X[:1])).to_dense().item() == pytest.approx(1.0)
 
 
 def test_lengthscales_of_composed_kernels():
@@ -571,7 +601,7 @@ def test_numbers_of_any_kind_serve(dtype):
         RCGPRegressor().fit(X, bad)
 
 
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
 def test_rows_known_to_be_stuck_are_judged_by_the_others():
     """As the sharp bits say: a sensor that repeats a value is believed, unless its rows are given no weight."""
     random = np.random.default_rng(2)

@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 import rcgp
 from rcgp import RCGPRegressor, SparseRCGPRegressor
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning
 from rcgp.saving import SavedModelError, archive, read_archive, write_archive
 from rcgp.weights import Heteroskedastic, InverseMultiquadric, OneSided, SquaredExponential
 
@@ -57,7 +57,7 @@ EXACT = ("weights_", "outliers_", "outlier_probability_", "outlier_scores_", "lo
 
 
 def answers(model):
-    """All that a fitted estimator says of new inputs."""
+    """All predictions of a fitted estimator at new inputs."""
     new_y = np.zeros(len(NEW)) if model.n_outputs_ == 1 else np.zeros((len(NEW), model.n_outputs_))
     return [
         *model.predict(NEW, return_std=True, include_noise=True),
@@ -90,7 +90,7 @@ def assert_same(loaded, model):
 
 # A search may be cut short, and a fixed noise or a weight of one's own need not fit: what is saved is the same.
 anything = pytest.mark.filterwarnings(
-    "ignore::sklearn.exceptions.ConvergenceWarning", "ignore::rcgp.estimator.outliers.NoiseLawWarning"
+    "ignore::sklearn.exceptions.ConvergenceWarning", "ignore::rcgp.estimator.NoiseLawWarning"
 )
 
 
@@ -320,7 +320,7 @@ def assert_same_sparse(loaded, model):
 
 
 @anything
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.intervals.IntervalWarning")  # few points are quickly saved
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.IntervalWarning")  # few points are quickly saved
 @pytest.mark.parametrize("name", SPARSE)
 def test_a_sparse_model_is_the_same_after_a_round_trip(name, tmp_path):
     model = clone(SPARSE[name]).fit(X, y, np.where(np.arange(40) < 3, 0.0, 1.0 + np.arange(40) % 2))
@@ -335,7 +335,7 @@ def test_a_sparse_model_is_the_same_after_a_round_trip(name, tmp_path):
 
 
 @anything
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.intervals.IntervalWarning")
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.IntervalWarning")
 def test_a_sparse_model_of_rows_that_were_not_in_memory_is_kept_without_them(tmp_path):
     model = clone(SPARSE["default"]).fit([(X[:25], y[:25]), (X[25:], y[25:])])
     model.save(tmp_path / "model.rcgp")
@@ -348,7 +348,7 @@ def test_a_sparse_model_that_is_not_fitted_is_refused(tmp_path):
 
 
 @anything
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.intervals.IntervalWarning")
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.IntervalWarning")
 @pytest.mark.parametrize(
     "spoil",
     [

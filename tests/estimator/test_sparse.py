@@ -22,9 +22,8 @@ from rcgp import RCGPRegressor, SparseRCGPRegressor
 from rcgp.chunked.fit import fit_chunks
 from rcgp.chunks import Serial, chunks_of
 from rcgp.chunks import chunk as chunk_room
-from rcgp.estimator import row_sources, sparse_answers
-from rcgp.estimator.intervals import IntervalWarning, doubt_of
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning, sources, sparse
+from rcgp.estimator.doubts import IntervalWarning, doubt_of
 from rcgp.weights import InverseMultiquadric
 
 random = np.random.default_rng(0)
@@ -181,9 +180,7 @@ def test_rows_of_no_weight_are_left_out_but_diagnosed():
     np.testing.assert_array_equal(np.flatnonzero(weighted.outliers_), OUTLIERS)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::rcgp.estimator.intervals.IntervalWarning"
-)  # without priors, lengthscales are short
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.IntervalWarning")  # without priors, lengthscales are short
 def test_kernels_and_means_are_those_of_the_exact_regressor():
     options = {"weight": "imq", "kernel": RBF(1.0) + WhiteKernel(0.02, "fixed"), "mean": "linear"}
     ours = SparseRCGPRegressor(**{**FEW, "fit_rows": N}, **options).fit(X, Y)
@@ -249,7 +246,7 @@ def test_inducing_points_may_be_given(tmp_path):
         SparseRCGPRegressor(**{**FEW, "n_inducing": X[:5, :1]}).fit(X, Y)
 
 
-@pytest.mark.filterwarnings("ignore::rcgp.estimator.outliers.NoiseLawWarning")
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
 def test_too_few_inducing_points_are_warned_of():
     x = np.linspace(0, 10, 1000)[:, None]
     noise = 0.1 * np.random.default_rng(0).standard_normal(1000)
@@ -403,7 +400,7 @@ def test_a_diagnosis_wants_the_features_of_the_fit(kind, columns):
 
 
 def test_a_bad_value_in_a_memory_mapped_file_is_named_by_its_row(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(row_sources, "_BLOCK", 17)
+    monkeypatch.setattr(sources, "_BLOCK", 17)
     bad = NEW.copy()
     bad[38, 1] = np.nan
     with pytest.raises(ValueError, match="X has NaN in row 38, column 1"):
@@ -411,7 +408,7 @@ def test_a_bad_value_in_a_memory_mapped_file_is_named_by_its_row(model, tmp_path
 
 
 def test_a_memory_mapped_file_is_predicted_block_by_block(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(row_sources, "_BLOCK", 17)
+    monkeypatch.setattr(sources, "_BLOCK", 17)
     mapped = written(tmp_path, NEW, "new", np.float32)
     mean, std = model.predict(mapped, return_std=True)
     expected = model.predict(NEW.astype(np.float32).astype(np.float64), return_std=True)
@@ -493,7 +490,7 @@ def test_mistakes_in_what_is_predicted_say_what_to_do(model, inputs, message):
 
 
 def test_a_covariance_matrix_larger_than_memory_is_refused(model, monkeypatch):
-    monkeypatch.setattr(sparse_answers, "available_memory", lambda: 3 * 8 * 50**2)
+    monkeypatch.setattr(sparse, "available_memory", lambda: 3 * 8 * 50**2)
     assert model.predict(NEW, return_cov=True)[1].shape == (50, 50)
     with pytest.raises(MemoryError, match=r"covariance matrix of 51 rows needs about 0.0 GB .* ask for return_std"):
         model.predict(np.vstack([NEW, NEW[:1]]), return_cov=True)
@@ -583,3 +580,16 @@ def test_a_weight_of_ones_own_is_copied_and_not_changed():
     weight = InverseMultiquadric(trainable=True)
     SparseRCGPRegressor(weight=weight, **FEW).fit(X, Y)
     assert weight.log_c.isnan()  # as it was before it met any data
+
+
+def test_an_observation_may_be_missing_in_a_row_of_no_weight(model):
+    y, weights = Y.copy(), np.ones(N)
+    y[5], weights[5] = np.nan, 0.0
+    gap = SparseRCGPRegressor(**FEW).fit(X, y, weights)
+    np.testing.assert_allclose(gap.predict(NEW), model.predict(NEW), atol=0.05)
+    assert np.isfinite(gap.loo_mean_).all()
+    for values in (gap.weights_, gap.outlier_scores_, gap.outlier_probability_):
+        np.testing.assert_array_equal(np.flatnonzero(np.isnan(values)), [5])
+    assert not gap.outliers_[5]
+    with pytest.raises(ValueError, match="y contains NaN in row 5"):
+        SparseRCGPRegressor(**FEW).fit(X, y)

@@ -105,7 +105,7 @@ def test_predictions_of_a_dask_array_are_lazy(fitted, da):
     assert isinstance(lower, da.Array)
     np.testing.assert_allclose(upper.compute(), fitted.predict_interval(NEW)[1], rtol=1e-12, atol=1e-12)
     assert fitted.predict_quantiles(da.from_array(NEW, (20, 1)), [0.1, 0.9]).compute().shape == (50, 2)
-    with pytest.raises(ValueError, match="log_predictive_density is for inputs in memory"):
+    with pytest.raises(ValueError, match="log_predictive_density and return_cov take inputs in memory"):
         fitted.log_predictive_density(da.from_array(NEW, (20, 1)), NEW[:, 0])
     with pytest.raises(ValueError, match="X has 3 features, but the model was fitted to 2"):
         fitted.predict(da.zeros((5, 3)))

@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rcgp.estimator import RCGPRegressor
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning, RCGPRegressor
 from rcgp.table import encode, learn_encoding
 from rcgp.weights import NoiseLaw
 

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 import rcgp.report
-from rcgp.estimator.outliers import FLAG_RULE
+from rcgp.estimator import FLAG_RULE
 from rcgp.report import page as module
 from rcgp.report import report_html, write_report
 from rcgp.report.summary import rows_of

@@ -7,8 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from rcgp.estimator import RCGPRegressor
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.estimator import NoiseLawWarning, RCGPRegressor
 from rcgp.report import report_html
 from rcgp.report.summary import rows_of
 from rcgp.report.text import percent

@@ -19,8 +19,7 @@ from rcgp.models.defaults import Between, above
 from rcgp.models.means import CallableMean, PolynomialMean
 from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_archive
 from rcgp.saving.archive import raw_bytes
-from rcgp.saving.attachments import CONSTRAINTS, PRIORS, TRANSFORMS
-from rcgp.saving.recipes import RECIPES
+from rcgp.saving.recipes import CONSTRAINTS, PRIORS, RECIPES, TRANSFORMS
 from rcgp.weights import (
     Constant,
     Heteroskedastic,

@@ -53,7 +53,7 @@ def test_numbers_are_read_as_python_reads_them():
     assert notices == result.notices == []
 
 
-@pytest.mark.parametrize("cell", ["1_000", "0x1F", "٣", "1 000", "1d5", "abc", "1.2.3", "12:30", "--1", "1e", "."])
+@pytest.mark.parametrize("cell", ["1_000", "0x1F", "٣", "1d5", "abc", "1.2.3", "12:30", "--1", "1e1.5", "."])
 def test_a_bad_cell_among_numbers_is_named(cell):
     refused(f"row 3 of column 'x' is '{cell}', which is not a number: correct it", table_of(1, 2, cell))
 
@@ -63,7 +63,7 @@ def test_a_number_that_is_not_finite_is_named(cell):
     refused(f"row 2 of column 'x' is '{cell}', which is not a finite number", table_of(1, cell, 2))
 
 
-@pytest.mark.parametrize("cell", ["1,5", "1,234.5", "1.234,5", "-1,234,567"])
+@pytest.mark.parametrize("cell", ["1,5", "1,234.5", "1.234,5", "-1,234,567", "1 000", "1'234.5", "1\u202f234,5"])
 def test_decimal_commas_and_thousands_separators_are_refused_not_guessed(cell):
     refused("row 1 of column 'x'.*not a number.*decimal point and no thousands separators", table_of(cell, cell))
 
@@ -122,6 +122,11 @@ def test_a_bad_cell_among_dates_is_named(cell):
 @pytest.mark.parametrize("cell", ["03/04/2024", "25/12/2024", "3.4.2024", "03-04-2024", "3/4/24", "03/04/2024 10:00"])
 def test_dates_whose_day_and_month_are_ambiguous_are_refused(cell):
     refused(f"row 1 of column 'x' is '{cell}', which is not an unambiguous date", table_of(cell, cell))
+
+
+@pytest.mark.parametrize(("cell", "form"), [("3.4.2024", "%d.%m.%Y"), ("3/4/24 10:00", "%d/%m/%y")])
+def test_the_format_of_ambiguous_dates_is_suggested(cell, form):
+    refused(f"use --date-format '{form}'", table_of(cell, cell))
 
 
 # Categories
@@ -185,6 +190,28 @@ def test_numbers_with_a_unit_are_refused_with_advice(cell):
     refused(f"is {re.escape(repr(cell))}, which is not a number.*without its unit", table_of(cell, cell, "3"))
 
 
+def test_a_unit_that_cells_share_is_named():
+    cells = ["12 kg", "3.5 kg", "7kg", "9"]
+    for options in ({}, {"missing": "drop"}, {"target": "x", "features": ["y"]}):
+        refused("row 1 of column 'x' is '12 kg', which is not a number.*without its unit", table_of(*cells), **options)
+    assert encoded(table_of("2wd", "4wd", "4wd"))[0].X.shape == (3, 1)  # two categories
+    assert encoded(table_of("1a", "2b", "3c"))[0].X.shape == (3, 3)
+
+
+def test_a_typographic_minus_is_a_minus():
+    result, _ = encoded(table_of("−1.5", "2", "1e−3", "–", "3"), missing="drop")
+    assert list(result.X["x"]) == [-1.5, 2, 0.001, 3]
+
+
+def test_a_column_that_counts_the_rows_is_used_with_a_notice():
+    table = table_of(*range(11, 17), z=["4", "5", "6", "1", "2", "9"])
+    encoding, notices = learn_encoding(table, "z", exclude=["y"])
+    assert (encoding.feature_names, notices) == (["x"], [])  # the only input
+    _, notices = learn_encoding(table, "y")
+    assert notices == ["column 'x': counts the rows; if it only names them, use --id x"]
+    assert learn_encoding(table, "y", ["x", "z"])[1] == []
+
+
 @pytest.mark.parametrize("cell", ["none", "-", "?"])
 def test_among_categories_none_may_be_one(cell):
     encoding, _ = learn_encoding(table_of(cell, "brick", "stone"), "y")
@@ -211,6 +238,7 @@ def test_a_column_that_does_not_exist_is_answered_with_similar_ones():
     refused("no column 'colour' .the columns are 'x', 'y', 'Size'", table, features=["x", "colour"])
     many = table_of(1, 2, **{f"column {i}": ["1", "2"] for i in range(40)})
     refused("no column 'zzz' .the columns are .* and 32 more", many, target="zzz")
+    refused("'1.5', '2'.: the first line must be a header", pd.DataFrame({"1.5": [1, 2], "2": [3, 4]}))
 
 
 def test_features_choose_and_order_the_columns():
@@ -505,8 +533,10 @@ def test_suspicious_inputs_are_listed_with_row_and_value():
     table["counts"] = random.poisson(0.3, 40)
     table["rare"] = (np.arange(40) == 5).astype(float)
     table["heavy"] = random.lognormal(0, 1.5, 40)
+    table["z"] = [-999, *random.uniform(1000, 9000, 36).round(1), -999, -999, 5]
     encoding, _ = learn_encoding(table, "y")
-    far, zeros = suspicious_inputs(encode(table, encoding).X, encoding)
+    far, zeros, coded = suspicious_inputs(encode(table, encoding).X, encoding)
     assert "column 'age': look at row 4 (999), row 8 (-999), while half of the column lies within" in far
     assert zeros.startswith("column 'insulin': 6 values are exactly 0 and the others hardly repeat; if 0 stands for")
     assert zeros.endswith("row 1 (0), row 2 (0), row 3 (0), row 4 (0), row 5 (0) and 1 more")
+    assert coded.startswith("column 'z': 3 values are exactly -999 and the others hardly repeat; if -999 stands for")

@@ -1,4 +1,4 @@
-"""The command ``rcgp reproduce`` and its options. What takes a second to import is imported when it runs."""
+"""The command ``rcgp reproduce`` and its options; slow imports wait until it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Protocol(StrEnum):
 ProtocolOption = Annotated[
     Protocol | None,
     typer.Option(
-        help="The paper's text, or the authors' published experiment where it differs; means nothing to figures.",
+        help="The paper's text, or the authors' published experiment where it differs; no effect on figures.",
         show_default="paper",
     ),
 ]
@@ -39,8 +39,8 @@ Methods = Annotated[
     list[str] | None,
     typer.Option(
         metavar="A,B,C",
-        help="Run only these methods of a table, such as gp,rcgp; what is recorded of others is still shown. "
-        "Means nothing to table2 and figures, whose runs are not of single methods.",
+        help="Run only these methods of a table, such as gp,rcgp; records of others are still shown. "
+        "No effect on table2 and figures, whose runs are of several methods.",
         show_default=False,
     ),
 ]
@@ -48,8 +48,8 @@ Redo = Annotated[
     str | None,
     typer.Option(
         metavar="METHOD",
-        help="Make the recorded runs of this method, or of 'all', again and nothing else: those that other code made, "
-        "if there are any. The newer record of a run counts.",
+        help="Repeat the recorded runs of this method, or of 'all', and nothing else: those of older code, if any. "
+        "The newer record of a run counts.",
         show_default=False,
     ),
 ]
@@ -64,15 +64,15 @@ def reproduce(
     protocol: ProtocolOption = None,
     splits: Splits = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, each with one thread.")] = 2,
-    quick: Annotated[bool, typer.Option("--quick", help="A small part of everything, to see that it works.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A small part of everything, as a check.")] = False,
     methods: Methods = None,
     redo: Redo = None,
     output: Annotated[Path, typer.Option(help="Folder of records, tables and figures.")] = Path("reproduction"),
 ) -> None:
-    """Reproduce the paper: run what has no record yet, then render tables and figures from the records.
+    """Reproduce the paper: make the runs without a record, then render tables and figures from the records.
 
-    Finished runs are never repeated, whatever interrupts the command. Data sets are read from the folder that the
-    environment variable RCGP_DATA_HOME names, or fetched from OpenML.
+    Finished runs are never repeated, even after an interrupt. Data sets come from the folder that the environment
+    variable RCGP_DATA_HOME names, or from OpenML.
 
     Example: [bold]rcgp reproduce table1 --splits 20[/bold]
     """
@@ -81,16 +81,8 @@ def reproduce(
     if list_names or name is None:
         list_experiments(Console(highlight=False))
         return
-    page = run_and_render_all(
-        name,
-        None if protocol is None else protocol.value,
-        splits,
-        quick,
-        redo,
-        output,
-        jobs,
-        Console(stderr=True, highlight=False),
-        methods,
-    )
+    console = Console(stderr=True, highlight=False)
+    chosen = None if protocol is None else protocol.value
+    page = run_and_render_all(name, chosen, splits, quick, redo, output, jobs, console, methods)
     if page is not None:
         Console(highlight=False).print(str(page), markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The command ``rcgp reproduce``: run what is missing of the paper's tables and figures, then render them."""
+"""Behind ``rcgp reproduce``: run the missing parts of the paper's tables and figures, then render them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from rcgp_paper.report.reproduction import render, write_page
 
 __all__ = ["list_experiments", "run_and_render_all"]
 
-#: So many failed runs of an experiment are shown one by one.
+#: Failed runs of an experiment that are listed.
 _MOST_FAILURES = 10
 
-#: Seconds from one line of progress to the next, where there is no terminal.
+#: Seconds between lines of progress where there is no terminal.
 _LINE_EVERY = 30.0
 
-#: The exit code where not all runs could be made; bad input has another.
+#: The exit code if runs failed or lacked data; bad input has another.
 _INCOMPLETE = 1
 
 
 def list_experiments(console: Console) -> None:
-    """The names that ``reproduce`` takes, and what each is."""
+    """Print the name and the title of each experiment."""
     width = max(map(len, EXPERIMENTS))
     for name, experiment in EXPERIMENTS.items():
         console.print(f"{name:<{width}}  {experiment.title}", markup=False, soft_wrap=True)
@@ -59,57 +59,38 @@ def run_and_render_all(
     console: Console,
     methods: Sequence[str] | None = None,
 ) -> Path | None:
-    """Do what the command line asks for; returns the page of everything, if that is part of it.
+    """Run and render experiments; returns the page of everything for ``"all"`` and ``"report"``.
 
-    What can be run is run and rendered, whatever fails besides; failures are listed at the end.
-
-    Args:
-        name: of an experiment, ``"all"`` or ``"report"``.
-        protocol, splits: None where they were not given.
-        quick: a small part only.
-        redo: a method, or ``"all"``, whose recorded runs are made again instead.
-        folder: of records, tables and figures.
-        jobs: processes.
-        console: for notices and progress.
-        methods: names, also several in one text with commas between: only their runs are made. None is all.
-
-    Raises:
-        typer.Exit: with code 1, after all else is done, where runs failed or lacked their data.
+    The arguments are the options of the command; None is the default. One failure does not stop the others; failures
+    are listed at the end, and typer.Exit raised with code 1.
     """
     if name not in ("all", "report", *EXPERIMENTS):
         raise ValueError(f"there is no experiment {name!r}: 'rcgp reproduce --list' shows all")
     names = list(EXPERIMENTS) if name == "all" else [name]
     options = Options(quick=quick)
     options = replace(options, protocol=protocol or options.protocol, splits=splits or options.splits)
-    values = {
-        "--protocol": protocol,
-        "--splits": splits,
-        "--quick": quick or None,
-        "--methods": methods or None,
-        "--redo": redo,
-    }
-    given = [option for option, value in values.items() if value is not None]
+    values = {"--protocol": protocol, "--splits": splits, "--quick": quick, "--methods": methods, "--redo": redo}
+    given = [option for option, value in values.items() if value]
     if name == "report":
-        _tell([f"{option} means nothing to report" for option in given], console)
+        _print_notes([f"{option} means nothing to report" for option in given], console)
         page = _page_of_all(folder, console)
         if page is None:
             raise ValueError(f"there are no records in {str(folder)!r}: run 'rcgp reproduce all --quick' first")
         return page
     if redo is not None:
-        _tell([f"{option} means nothing with --redo" for option in given if option != "--redo"], console)
+        _print_notes([f"{option} means nothing with --redo" for option in given if option != "--redo"], console)
+        _check_redo(names, folder, redo)
     else:
         if methods:
             options = replace(options, methods=_known_methods(methods, names, options))
-        _tell(_ignored(names, options, given), console)
-    if redo is not None:
-        _check_redo(names, folder, redo)
+        _print_notes(_ignored(names, options, given), console)
     with hold_folder(folder):
         complete = _run_and_render(names, options, folder, jobs, console, redo)
     page = _page_of_all(folder, console) if name == "all" else None
     if not complete:
         if page is not None:
             typer.echo(page)
-        _say("rcgp: not everything could be done, see above; the same command tries the rest again", console)
+        _print("rcgp: not everything could be done, see above; the same command tries the rest again", console)
         raise typer.Exit(_INCOMPLETE)
     return page
 
@@ -117,10 +98,10 @@ def run_and_render_all(
 def _run_and_render(
     names: Sequence[str], options: Options, folder: Path, jobs: int, console: Console, redo: str | None
 ) -> bool:
-    """Run and render experiments. Returns whether all could be done; what could not is listed, also at an interrupt."""
+    """Run and render experiments; list failures, also at an interrupt. Returns whether there were none."""
     lacking, left_out = _missing_data(names, options, folder, redo)
-    for said in dict.fromkeys(lacking.values()):
-        _say(f"missing data: {said}", console)
+    for reason in dict.fromkeys(lacking.values()):
+        _print(f"missing data: {reason}", console)
     troubles: list[str] = []
     try:
         for name in names:
@@ -129,15 +110,18 @@ def _run_and_render(
             except Exception as error:
                 if len(names) == 1:
                     raise
-                # Whatever it is, it is no reason to give up the other experiments.
+                # The other experiments continue.
                 troubles.append(f"failed: {name}: {type(error).__name__}: {error}")
             else:
-                troubles += _listed(name, failures)
+                shown = failures[:_MOST_FAILURES]
+                troubles += [f"failed: {name} {failure.config}: {failure.error}" for failure in shown]
+                if len(failures) > len(shown):
+                    troubles.append(f"failed: {name}, {len(failures) - len(shown)} more")
     finally:
         for (name, data), count in left_out.items():
-            _say(f"not run: {name}, {_runs(count)}, for want of {data}", console)
+            _print(f"not run: {name}, {_runs(count)}, for want of {data}", console)
         for trouble in troubles:
-            _say(trouble, console)
+            _print(trouble, console)
     return not (troubles or left_out)
 
 
@@ -150,23 +134,21 @@ def _run_and_render_one(
     redo: str | None,
     lacking: Mapping[str, str],
 ) -> list[Failure]:
-    """Run an experiment as far as its data are there, and render all of its records. Returns the runs that failed."""
+    """Make the runs of an experiment whose data are there, and render all of its records. Returns failed runs."""
     name = experiment.name
     with _progress(experiment, console) as report:
         _, failures, notices = run_experiment(experiment, options, folder, jobs, report, redo, tuple(lacking))
-    _tell(notices, console)
-    # Everything that the file holds, not only what was asked for now.
-    paths, told = render(name, RecordFile(folder / f"{name}.jsonl").read()[0], folder)
-    _tell(told, console)
+    paths, more = render(name, RecordFile(folder / f"{name}.jsonl").read()[0], folder)
+    _print_notes([*notices, *more], console)
     for path in paths:
-        _say(f"{name}: {path}", console)
+        _print(f"{name}: {path}", console)
     return failures
 
 
 def _missing_data(
     names: Sequence[str], options: Options, folder: Path, redo: str | None
 ) -> tuple[dict[str, str], Counter[tuple[str, str]]]:
-    """Data sets that cannot be had, with what to do about it, and the runs that lack them, by experiment and data."""
+    """Missing data sets with their remedies, and the number of runs that lack them, by experiment and data."""
     needed: Counter[tuple[str, str]] = Counter()
     for name in names:
         experiment = EXPERIMENTS[name]
@@ -176,38 +158,25 @@ def _missing_data(
     return lacking, Counter({key: count for key, count in needed.items() if key[1] in lacking})
 
 
-def _listed(name: str, failures: Sequence[Failure]) -> list[str]:
-    """The failed runs of an experiment, a line each; where they are many, some of them."""
-    lines = [f"failed: {name} {failure.config}: {failure.error}" for failure in failures[:_MOST_FAILURES]]
-    more = len(failures) - _MOST_FAILURES
-    return [*lines, f"failed: {name}, {more} more"] if more > 0 else lines
-
-
 def _runs(count: int) -> str:
     return f"{count} run{'s' if count != 1 else ''}"
 
 
 def _page_of_all(folder: Path, console: Console) -> Path | None:
-    """One page of every experiment that has records in the folder, if any has; what is wrong with them is told."""
+    """One page of all experiments with records in the folder; None if there are none."""
     records = {}
     for name in EXPERIMENTS:
         records[name], notices = RecordFile(folder / f"{name}.jsonl").read()
-        _tell(notices, console)
+        _print_notes(notices, console)
     if not any(records.values()):
         return None
     path, notices = write_page(records, folder)
-    _tell(notices, console)
+    _print_notes(notices, console)
     return path
 
 
 def _ignored(names: Sequence[str], options: Options, given: Sequence[str]) -> list[str]:
-    """What to say of the options that were given but change nothing, or less than they say, in some experiments.
-
-    Args:
-        names: of the experiments.
-        options: as given, with defaults.
-        given: those of ``"--protocol"``, ``"--splits"`` and ``"--methods"`` that are not defaults.
-    """
+    """Notices about given options that have no effect, or less than asked for, in some experiments."""
     notices = []
     if "--methods" in given:
         whole = [name for name in names if any("method" not in config for config in _configs(name, options))]
@@ -231,13 +200,12 @@ def _ignored(names: Sequence[str], options: Options, given: Sequence[str]) -> li
     return notices
 
 
-def _tell(notices: Iterable[str], console: Console) -> None:
-    """Show notices, one on a line."""
+def _print_notes(notices: Iterable[str], console: Console) -> None:
     for notice in notices:
-        _say(f"note: {notice}", console)
+        _print(f"note: {notice}", console)
 
 
-def _say(text: str, console: Console) -> None:
+def _print(text: str, console: Console) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
@@ -246,7 +214,7 @@ def _configs(name: str, options: Options) -> list[Config]:
 
 
 def _known_methods(given: Sequence[str], names: Sequence[str], options: Options) -> tuple[str, ...]:
-    """The methods that were named, once each is known to be one of some experiment."""
+    """The methods named; raises ValueError for an unknown one."""
     asked = tuple(name.strip() for text in given for name in text.split(","))
     configs = [config for name in names for config in _configs(name, options)]
     known = list(dict.fromkeys(config["method"] for config in configs if "method" in config))
@@ -259,7 +227,7 @@ def _known_methods(given: Sequence[str], names: Sequence[str], options: Options)
 
 
 def _check_redo(names: Sequence[str], folder: Path, redo: str) -> None:
-    """Refuse a method that has no records: they cannot be made again."""
+    """Raise ValueError for a method without records."""
     records = [record for name in names for record in RecordFile(folder / f"{name}.jsonl")]
     methods = [record.config.get("method") for record in records]
     if not records or redo not in ("all", *methods):
@@ -270,8 +238,8 @@ def _check_redo(names: Sequence[str], folder: Path, redo: str) -> None:
 
 @contextmanager
 def _progress(experiment: Experiment, console: Console) -> Iterator[Report]:
-    """A bar with the time left; where standard error is no terminal, such as a log file, now and then a line."""
-    # Not only what Rich says, which takes a log for a terminal where FORCE_COLOR is set, as it is in some CI.
+    """A bar with the time left; a line now and then where standard error is not a terminal."""
+    # Rich alone takes a log for a terminal where FORCE_COLOR is set, as in some CI.
     if not (console.is_interactive and console.file.isatty()):
         yield _lines(experiment, console)
         return
@@ -283,16 +251,16 @@ def _progress(experiment: Experiment, console: Console) -> Iterator[Report]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    # By default only the last half minute counts, and the time left vanishes when a run takes longer.
+    # By default the time left vanishes when a run takes longer than half a minute.
     with Progress(*columns, console=console, speed_estimate_period=3600.0) as progress:
         task = progress.add_task(experiment.name, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _lines(experiment: Experiment, console: Console) -> Report:
-    """Say every half minute how many runs are done and how long the others may take, and in the end that all are.
+    """Print the number of finished runs and the time left every half minute, and at the end.
 
-    The time left counts the runs that ended since the beginning: those recorded before took no time now.
+    The time left is estimated from runs that ended in this session.
     """
     began = last = time.monotonic()
     before: int | None = None
@@ -308,11 +276,10 @@ def _lines(experiment: Experiment, console: Console) -> Report:
         new, elapsed = done - before, now - began
         left = f", about {_duration((total - done) * elapsed / new)} left" if new else ", time left not known yet"
         left = left if done < total else ""
-        _say(f"{experiment.name}: {done} of {_runs(total)} done in {_duration(elapsed)}{left}", console)
+        _print(f"{experiment.name}: {done} of {_runs(total)} done in {_duration(elapsed)}{left}", console)
 
     return report
 
 
 def _duration(seconds: float) -> str:
-    """As hours, minutes and seconds."""
     return str(datetime.timedelta(seconds=round(seconds)))

@@ -13,12 +13,11 @@ except ImportError as error:
         "rcgp.botorch needs BoTorch: pip install 'rcgp[botorch]'; for rcgp.botorch.ax it is 'rcgp[ax]'"
     ) from error
 
-from rcgp.botorch.fitting import fit
+from rcgp.botorch.defaults import RobustStandardize
+from rcgp.botorch.evaluations import Evaluation, OptimisationResult
+from rcgp.botorch.fitting import LeaveOneOutObjective, fit
 from rcgp.botorch.loop import EvaluationError, optimise
 from rcgp.botorch.model import SingleTaskRCGP
-from rcgp.botorch.objective import LeaveOneOutObjective
-from rcgp.botorch.result import Evaluation, OptimisationResult
-from rcgp.botorch.transforms import RobustStandardize
 
 __all__ = [
     "Evaluation",

@@ -1,8 +1,8 @@
-"""The robust model in Ax: known to its storage by name, and a generation strategy that uses it.
+"""The robust model in Ax: registered for its storage, with a generation strategy that uses it.
 
     client.set_generation_strategy(rcgp.botorch.ax.generation_strategy())       # the one line that a script needs
 
-Importing this file tells Ax's registries of the classes below. A process that loads a saved experiment imports it, too.
+Importing this file registers the classes below with Ax. A process that loads a saved experiment must import it, too.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
+from rcgp.botorch.defaults import RobustStandardize
+from rcgp.botorch.fitting import LeaveOneOutObjective
 from rcgp.botorch.model import SingleTaskRCGP
-from rcgp.botorch.objective import LeaveOneOutObjective
-from rcgp.botorch.transforms import RobustStandardize
 from rcgp.botorch.validation import check_weight
 
 if TYPE_CHECKING:
@@ -56,10 +56,9 @@ __all__ = ["RobustStandardizeY", "generation_strategy", "model_config", "outlier
 
 
 class RobustStandardizeY(StandardizeY):  # type: ignore[misc]
-    """Ax's ``StandardizeY`` by median and median absolute deviation, for each metric: see :class:`RobustStandardize`.
+    """Ax's ``StandardizeY`` with the median and median absolute deviation of :class:`RobustStandardize`.
 
-    Acquisition functions have tolerances in units of the outcomes that Ax gives them, so their scale must not be that
-    of a few outliers.
+    Acquisition functions have tolerances in these units, which outliers must not set.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -74,15 +73,12 @@ class RobustStandardizeY(StandardizeY):  # type: ignore[misc]
 def generation_strategy(
     *, weight: str = "learned", botorch_acqf_class: type[AcquisitionFunction] | None = None, **options: Any
 ) -> GenerationStrategy:
-    """What ``client.configure_generation_strategy`` sets, with the robust model.
+    """A strategy with the robust model for ``client.set_generation_strategy``.
 
     Args:
-        weight: see :class:`SingleTaskRCGP`; a name, which Ax can save.
+        weight: name of a weight, see :class:`SingleTaskRCGP`.
         botorch_acqf_class: acquisition function. Default: Ax's choice.
         options: those of ``client.configure_generation_strategy`` but ``method``: ``initialization_budget``, ...
-
-    Returns:
-        The strategy, for ``client.set_generation_strategy``.
     """
     if "method" in options:
         raise TypeError("generation_strategy has no method: it is the robust model")
@@ -93,10 +89,10 @@ def generation_strategy(
 
 
 def model_config(weight: str = "learned") -> ModelConfig:
-    """The robust model for a ``SurrogateSpec``, for generation strategies that are put together by hand.
+    """The robust model for the ``SurrogateSpec`` of a generation strategy of one's own.
 
     Args:
-        weight: see :class:`SingleTaskRCGP`; a name, which Ax can save.
+        weight: name of a weight, see :class:`SingleTaskRCGP`.
     """
     check_weight(weight)
     return ModelConfig(
@@ -109,10 +105,10 @@ def model_config(weight: str = "learned") -> ModelConfig:
 
 
 def transforms() -> list[type[Transform]]:
-    """Ax's transforms for BoTorch models, without those that outliers spoil.
+    """Ax's transforms for BoTorch models, made robust.
 
-    ``RobustStandardizeY`` is in the place of ``StandardizeY``, and there is no ``Winsorize``: it moves outliers to
-    where they are plausible, and it changes good observations.
+    ``RobustStandardizeY`` replaces ``StandardizeY``. ``Winsorize`` is left out: it makes outliers plausible and changes
+    inliers.
     """
     defaults = Generators.BOTORCH_MODULAR.GENERATOR_KEY_TO_GENERATOR_SETUP[Generators.BOTORCH_MODULAR.value].transforms
     return [RobustStandardizeY if kind is StandardizeY else kind for kind in defaults if kind is not Winsorize]
@@ -121,18 +117,18 @@ def transforms() -> list[type[Transform]]:
 def outlier_probability(client: Client) -> Any:
     """Probability that each observation of an experiment, the newest included, is an outlier.
 
-    A model is fitted to all data that the experiment has now, as the client's generation strategy would for its next
-    trial; the strategy itself stays as it is. Cost: one fit.
+    Fits a model to all data of the experiment, as the generation strategy would for its next trial. The strategy is
+    unchanged. Cost: one fit.
 
     Args:
         client: an Ax client whose generation strategy has the robust model.
 
     Returns:
-        A data frame with a row for each ``trial_index`` and ``arm_name``, which are its index, and a column for each
-        metric (:meth:`SingleTaskRCGP.outlier_probability`), NaN where a trial has no such metric.
+        A data frame indexed by ``trial_index`` and ``arm_name`` with a column for each metric
+        (:meth:`SingleTaskRCGP.outlier_probability`), NaN if the trial does not have the metric.
 
     Raises:
-        UserInputError: if no model of the strategy is robust, or nothing has been observed.
+        UserInputError: if the strategy has no robust model, or the experiment no data.
     """
     seen = _Contents()
     client.compute_analyses([seen], display=False)
@@ -145,23 +141,23 @@ def outlier_probability(client: Client) -> Any:
     adapter = fresh.fitted_adapter
     probabilities = _probabilities(adapter.generator.surrogate)
     means = adapter.get_training_data(filter_in_design=True).observation_data["mean"]
-    told = means[list(probabilities)].rename_axis(columns=None)
+    frame = means[list(probabilities)].rename_axis(columns=None)
     for metric, rows in probabilities.items():
-        seen_here = told[metric].notna()  # as Ax makes data sets: a trial without this metric has no row
-        if int(seen_here.sum()) != len(rows):
-            raise UserInputError(f"metric {metric!r} has {seen_here.sum()} observations, of which Ax uses {len(rows)}")
-        told.loc[seen_here, metric] = rows.cpu().numpy()
-    return told
+        observed = frame[metric].notna()  # Ax's data sets have no row for a trial without the metric
+        if int(observed.sum()) != len(rows):
+            raise UserInputError(f"metric {metric!r} has {observed.sum()} observations, of which Ax uses {len(rows)}")
+        frame.loc[observed, metric] = rows.cpu().numpy()
+    return frame
 
 
 class _Contents(Analysis):  # type: ignore[misc]
-    """What an Ax client shows of itself to analyses, and to nobody else: its experiment and generation strategy."""
+    """Experiment and generation strategy of an Ax client, which it passes to analyses only."""
 
     experiment: Experiment
     strategy: GenerationStrategy
 
     def compute(self, experiment: Any = None, generation_strategy: Any = None, adapter: Any = None) -> AnalysisCard:
-        """Keep both; the card says nothing new."""
+        """Store both; the card is unused."""
         self.experiment, self.strategy = experiment, generation_strategy
         return AnalysisCard(name=type(self).__name__, title="", subtitle="", df=experiment.lookup_data().df, blob="")
 
@@ -197,11 +193,7 @@ def _inputs(
     search_space_digest: SearchSpaceDigest,
     surrogate: Surrogate,
 ) -> dict[str, Any]:
-    """Ax's own. A standard error of zero means no noise, which is as little as GPyTorch's models can have.
-
-    Raises:
-        UserInputError: for a metric with standard errors in some trials only.
-    """
+    """Ax's own inputs, with standard errors of zero raised to GPyTorch's smallest noise."""
     if dataset.Yvar is not None:
         for metric, missing in zip(dataset.outcome_names, dataset.Yvar.isnan().any(dim=-2).tolist(), strict=True):
             if missing:
@@ -221,6 +213,6 @@ def _inputs(
 register_model(SingleTaskRCGP)
 register_mll(LeaveOneOutObjective)
 register_transform(RobustStandardizeY)
-# There is no function for this one.
+# Ax has no function to register an outcome transform.
 CLASS_TO_REGISTRY[OutcomeTransform][RobustStandardize] = RobustStandardize.__name__
 CLASS_TO_REVERSE_REGISTRY[OutcomeTransform][RobustStandardize.__name__] = RobustStandardize

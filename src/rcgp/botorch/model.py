@@ -1,8 +1,8 @@
-"""The robust conjugate GP as a BoTorch model: hyperparameters in batches, BoTorch's surface, the core's mathematics.
+"""The robust conjugate GP as a BoTorch model: constructor, weights and predictions.
 
-BoTorch's base class brings transforms and batches of outputs, :class:`TrainingDataModel` what is done with training
-data. Here are predictions, from top to bottom: ``posterior`` calls the base class, which calls ``model(X)``: the prior
-conditioned on pseudo-data, which are made of weights. BoTorch computes leave-one-out predictions from ``forward``.
+BoTorch's base class handles transforms and batches of outputs, :class:`TrainingDataModel` the training data.
+``posterior`` calls the base class, which calls ``model(X)``: the prior conditioned on pseudo-data, made from the
+weights. BoTorch computes leave-one-out predictions from ``forward``.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.gpytorch_modules import get_gaussian_likelihood_with_lognormal_prior
+from botorch.sampling.pathwise import GeneralizedLinearPath, KernelEvaluationMap, MatheronPath
+from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+from botorch.sampling.pathwise.prior_samplers import DrawKernelFeaturePaths
+from botorch.sampling.pathwise.update_strategies import GaussianUpdate
+from botorch.sampling.pathwise.utils import get_input_transform, get_output_transform
+from botorch.utils.context_managers import delattr_ctx
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood, Likelihood
+from gpytorch.models import ExactGP
 from linear_operator import to_linear_operator
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
-from rcgp.botorch.defaults import default_kernel
-from rcgp.botorch.pathwise import register_paths
+from rcgp.botorch.defaults import RobustStandardize, default_kernel
 from rcgp.botorch.training_data import TrainingDataModel
-from rcgp.botorch.transforms import RobustStandardize
 from rcgp.botorch.validation import (
     WEIGHTS,
     check_fixed_noise,
@@ -37,7 +42,7 @@ from rcgp.botorch.validation import (
     check_training_data,
     check_weight,
 )
-from rcgp.botorch.weighing import NoiseLaws, Weighed, weigh
+from rcgp.botorch.weighing import Weighed, law_parts, weigh
 from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.noise_law import PRIOR_COUNTS
@@ -53,26 +58,23 @@ __all__ = ["SingleTaskRCGP"]
 class SingleTaskRCGP(TrainingDataModel):
     """A ``SingleTaskGP`` that outliers cannot break.
 
-    Robust and conjugate GP regression (:class:`rcgp.RCGP`) with BoTorch's constructor and surface: batches, several
+    Robust conjugate GP regression (:class:`rcgp.RCGP`) with BoTorch's constructor and methods: batches, several
     independent outputs, transforms, fantasies. It replaces ``SingleTaskGP`` in a script without any other change:
-    ``fit_gpytorch_mll`` learns the noise law of each output along with the hyperparameters. Where the noise turns out
-    to be normal, without outliers, the model equals ``SingleTaskGP`` with the same kernel and transforms.
+    ``fit_gpytorch_mll`` learns the noise law of each output with the hyperparameters. If the noise is normal, the model
+    equals ``SingleTaskGP`` with the same kernel and transforms.
 
-    Weights are a function of data, hyperparameters and noise law, and the law is part of the state: six numbers for
-    each output. So ``condition_on_observations`` equals a model of all the data with the same state, and new
-    observations are weighted, too. Before a fit the law is its prior: most noise is normal, one row in thirteen is an
-    outlier.
+    Weights are a function of data, hyperparameters and noise law. The law is part of the state, six numbers per output,
+    so ``condition_on_observations`` equals a model of all the data with the same state. Before a fit the law is its
+    prior, with one outlier in thirteen rows.
 
     Args:
         train_X: ``... x n x d`` inputs.
         train_Y: ``... x n x m`` observations of m outputs.
-        train_Yvar: ``... x n x m`` known noise variances. Default: one, learnt, for each output.
-        likelihood: a ``GaussianLikelihood``, which holds σ², or a ``FixedNoiseGaussianLikelihood``, a variance for each
-            row, ``... x n`` or ``... x m x n``, after the outcome transform; no subclass. Default: BoTorch's, with its
-            prior.
-        covar_module: kernel. Default: BoTorch's squared exponential with its priors, times an output scale, which
-            ``RobustStandardize`` leaves to be learnt.
-        mean_module: prior mean. Default: a constant, learnt.
+        train_Yvar: ``... x n x m`` known noise variances. Default: one per output, learned.
+        likelihood: a ``GaussianLikelihood``, or a ``FixedNoiseGaussianLikelihood`` with the noise of each row, ``... x
+            n`` or ``... x m x n``, after the outcome transform; no subclass. Default: BoTorch's, with its prior.
+        covar_module: kernel. Default: BoTorch's squared exponential with its priors, times a learned output scale.
+        mean_module: prior mean. Default: a learned constant.
         outcome_transform: Default: :class:`RobustStandardize`; ``None`` for none.
         input_transform: as in BoTorch.
         weight: ``"learned"``, from a learned noise law; ``"imq"`` or ``"se"``, the paper's inverse multiquadric or
@@ -80,8 +82,8 @@ class SingleTaskRCGP(TrainingDataModel):
             :mod:`rcgp.weights`.
 
     Raises:
-        InputDataError: for values that are NaN or infinite, naming argument, row and column.
-        BotorchTensorDimensionError: for shapes that do not fit.
+        InputDataError: for NaN or infinite values, naming argument, row and column.
+        BotorchTensorDimensionError: for inconsistent shapes.
         TypeError: for a likelihood of another kind.
         ValueError: for a likelihood that learns noise beside a known one, and an unknown weight.
     """
@@ -125,7 +127,7 @@ class SingleTaskRCGP(TrainingDataModel):
         if covar_module is None:
             covar_module = default_kernel(transformed_X.shape[-1], batch)
         self.covar_module = covar_module
-        #: The weight function; ``None`` where the noise law is learned.
+        #: The weight function; ``None`` if the noise law is learned.
         make = WEIGHTS[weight] if isinstance(weight, str) else lambda: weight
         self.weight = None if make is None else make()
         if self.weight is None:
@@ -135,34 +137,31 @@ class SingleTaskRCGP(TrainingDataModel):
         if input_transform is not None:
             self.input_transform = input_transform
         self.to(train_X)
-        # Modules and tensors that the posterior was made from, and the posterior.
+        # The posterior, after the modules and tensors that it was computed from.
         self._process: tuple[list[Any], list[Tensor], PosteriorProcess] | None = None
 
     @classmethod
     def construct_inputs(
         cls, training_data: SupervisedDataset, weight: str | WeightFunction = "learned"
     ) -> dict[str, Any]:
-        """Arguments of the constructor from a data set, for what is built by BoTorch or Ax.
+        """Arguments of the constructor from a data set.
 
         Args:
-            training_data: inputs, observations and, where known, noise variances.
+            training_data: inputs, observations and, if known, noise variances.
             weight: as in the constructor; in Ax, an entry of ``model_options``.
-
-        Raises:
-            ValueError: as in the constructor, for an unknown weight.
         """
         check_weight(weight)
         return {**super().construct_inputs(training_data), "weight": weight}
 
     def prior_law(self) -> Tensor:
-        """A noise law before any data, ``... x 6``: shares of the scales and of outliers, and the width of the density
-        of outliers in robust standard deviations of y − m(x)."""
+        """The prior noise law, ``... x 6``: shares of the scales and of outliers, and the half-width of the outliers'
+        density in robust standard deviations of y − m(x)."""
         counts = self.train_targets.new_tensor(PRIOR_COUNTS)
         law = torch.cat([spread_tail(counts / counts.sum()), counts.new_tensor([OUTLIER_WIDTH])])
         return law.expand(*self._aug_batch_shape, len(law)).clone()
 
     def weighing(self) -> WeightFunction | Tensor:
-        """The weight function, or the noise law: what :func:`rcgp.botorch.weighing.weigh` takes."""
+        """The weight function or the noise law, for :func:`rcgp.botorch.weighing.weigh`."""
         return self.law if self.weight is None else self.weight
 
     def posterior(
@@ -176,17 +175,19 @@ class SingleTaskRCGP(TrainingDataModel):
 
         Args:
             X: the inputs.
-            output_indices: which outputs. Default: all.
-            observation_noise: add the variance of the noise of good observations, σ² or, with a learned law, that of
-                the law; or these variances.
+            output_indices: the outputs. Default: all.
+            observation_noise: add the noise variance of inliers, σ² or, with a learned law, that of the law; or these
+                variances.
             posterior_transform: applied to the result.
         """
-        if self.num_outputs == 1 and isinstance(observation_noise, Tensor):
-            output_indices = None  # a ModelListGP counts the outputs of all its models
+        if isinstance(observation_noise, Tensor) and output_indices:
+            first = output_indices[0]  # a ModelListGP asks for all outputs, counted over all its models
+            if list(output_indices) == list(range(first, first + self.num_outputs)):
+                output_indices = None
         check_outputs(output_indices, self.num_outputs, "output_indices")
         if output_indices is None or self.num_outputs == 1:
             return super().posterior(X, None, observation_noise, posterior_transform)
-        if isinstance(observation_noise, Tensor):
+        if isinstance(observation_noise, Tensor) and observation_noise.shape[-1] == self.num_outputs:
             observation_noise = observation_noise[..., output_indices]
         return self.subset_output(output_indices).posterior(X, None, observation_noise, posterior_transform)
 
@@ -201,40 +202,38 @@ class SingleTaskRCGP(TrainingDataModel):
         return self.likelihood(mvn, X, noise=noise.unsqueeze(-1).expand(mvn.batch_shape + mvn.event_shape))
 
     def __call__(self, X: Tensor, *_: Any, **__: Any) -> MultivariateNormal:
-        """The posterior of f at transformed inputs; in training mode the prior, as with GPyTorch's models."""
+        """The posterior of f at transformed inputs; in training mode the prior, as in GPyTorch."""
         if self.training:
-            return self._prior(self.training_inputs() if X is self.train_inputs[0] else self.transform_inputs(X))
+            known = torch.equal(X, self.train_inputs[0])
+            return self._prior(self.training_inputs() if known else self.transform_inputs(X))
         mean, covariance = self._posterior_process().joint(check_test_inputs(X, self.train_inputs[0]))
         return MultivariateNormal(mean, to_linear_operator(covariance))
 
     def given_data(self) -> tuple[Tensor, ExactPosterior]:
-        """The prior mean at the training inputs, ``... x n``, and the posterior of f there, relative to that mean.
-
-        Of transformed data, in double precision. Cost O(n³) where something has changed since the last prediction.
-        """
+        """Prior mean at the training inputs, ``... x n``, and the posterior relative to it, in double precision."""
         process = self._posterior_process()
-        return process.prior_mean(process.support), cast(ExactPosterior, process.given)  # nothing sparse is made here
+        return process.prior_mean(process.support), cast(ExactPosterior, process.given)  # never sparse
 
     def _posterior_process(self) -> PosteriorProcess:
-        """The posterior at the current hyperparameters, recomputed only if something that it depends on has changed."""
+        """The posterior at the current hyperparameters, recomputed if anything that it depends on has changed."""
         X, y = self.train_inputs[0], self.train_targets
         follows = torch.is_grad_enabled() and (X.requires_grad or y.requires_grad)  # a fantasy's data
         with torch.inference_mode(False), torch.set_grad_enabled(follows):
-            # Values are compared, not version counters: GPyTorch's setters write through .data, unseen by those.
+            # Compare values, not version counters: GPyTorch's setters write through .data, which those miss.
             tensors = [tensor.detach() for tensor in (X, y, self.row_noise(), *self.parameters(), *self.buffers())]
             parts = [part for module in (self.covar_module, self.mean_module) for part in module.modules()]
-            modules = [*parts, *(said for part in parts for said in plain_attributes(part)), self.weight]
+            modules = [*parts, *(value for part in parts for value in plain_attributes(part)), self.weight]
             known = self._process
             if known is not None and not follows and same(known[0], modules, known[1], tensors):
                 return known[2]
             weighed, mean, kernel = self._weighed(), _frozen(self.mean_module), _frozen(self.covar_module)
             process = PosteriorProcess(mean, kernel, weighed.inputs, condition(weighed.K, weighed.pseudo))
-            # A graph can be used once, and belongs to the data that it came from.
+            # A graph can be used only once.
             self._process = None if follows else (modules, [tensor.clone() for tensor in tensors], process)
         return process
 
     def _weighed(self) -> Weighed:
-        """The training data and what each row counts, in double precision; hyperparameters are constants."""
+        """The training data and their weights, in double precision; hyperparameters are constants."""
         kernel, mean = _frozen(self.covar_module), _frozen(self.mean_module)
         weight = self.law.double() if self.weight is None else _frozen(self.weight)
         X, y = self.training_inputs().double(), self.train_targets.double()
@@ -246,10 +245,10 @@ class SingleTaskRCGP(TrainingDataModel):
         return MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """The prior of f at ``X`` or, at the training inputs, leave-one-out predictions of f.
+        """The prior of f at ``X``; at the training inputs, leave-one-out predictions of f.
 
-        BoTorch's ``efficient_loo_cv`` takes what this returns for the prior of independent rows, and adds σ²: so its
-        results are the leave-one-out predictions of the robust model.
+        BoTorch's ``efficient_loo_cv`` treats the result as a prior of independent rows and adds σ², which gives the
+        leave-one-out predictions of the robust model.
         """
         if not torch.equal(X, self.train_inputs[0]):
             return self._prior(self.transform_inputs(X) if self.training else X)
@@ -265,31 +264,28 @@ class SingleTaskRCGP(TrainingDataModel):
             return LeaveOneOut((mean + prior).to(self.train_targets), variance.to(self.train_targets))
 
     def weights(self) -> Tensor:
-        """Weight w̃ of each observation, ``... x n x m``: 1 counts in full, near 0 not at all."""
+        """Weight w̃ of each observation, ``... x n x m``, from 0 to 1."""
         return self._for_users(self._weighed_rows().weight)
 
     def outlier_probability(self) -> Tensor:
-        """Probability that each observation is an outlier or has noise of the widest scale, ``... x n x m``.
-
-        Zero without a noise law.
-        """
+        """Probability that each observation is an outlier or of the widest scale, ``... x n x m``; 0 without a law."""
         return self._for_users(self._weighed_rows().outlier_probability)
 
     def outliers(self) -> Tensor:
-        """Mask of the observations that are outliers with a probability above one half, ``... x n x m``."""
+        """Mask of the observations with an outlier probability above one half, ``... x n x m``."""
         return self.outlier_probability() > FLAGGED
 
     @property
     def noise_law(self) -> NoiseLaw | list[NoiseLaw]:
-        """The noise law after the outcome transform; a list of them for a batch, outputs last."""
+        """The noise law after the outcome transform; for a batch, a list with outputs last."""
         if self.weight is not None:
             laws = [NoiseLaw.normal() for _ in range(self._aug_batch_shape.numel())]
         else:
-            found = NoiseLaws.of(self.law.double(), self._weighed_rows().residual)
-            shares = found.log_shares.exp().expand(*found.width.shape, -1).reshape(-1, found.log_shares.shape[-1])
+            _, widths = law_parts(self.law.double(), self._weighed_rows().residual)
+            shares = self.law[..., :-1].expand(*widths.shape, -1).reshape(-1, self.law.shape[-1] - 1)
             laws = [
-                NoiseLaw.normal() if row[0] == 1.0 else NoiseLaw(tuple(row[:-1]), row[-1], half_width)
-                for row, half_width in zip(shares.tolist(), found.width.reshape(-1).tolist(), strict=True)
+                NoiseLaw.normal() if row[0] == 1.0 else NoiseLaw(tuple(row[:-1]), row[-1], width)
+                for row, width in zip(shares.double().tolist(), widths.flatten().tolist(), strict=True)
             ]
         return laws if self._aug_batch_shape else laws[0]
 
@@ -310,8 +306,22 @@ class SingleTaskRCGP(TrainingDataModel):
 
         return fit_for_botorch(self, mll, **kwargs)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load a state; that of a ``SingleTaskGP``, which has no noise law and no output scale, loads, too."""
+        if self.weight is None:
+            state_dict.setdefault(f"{prefix}law", self.law)
+        kernel, at = self.covar_module, f"{prefix}covar_module."
+        if isinstance(kernel, gpytorch.kernels.ScaleKernel) and f"{at}raw_lengthscale" in state_dict:
+            for key in [key for key in state_dict if key.startswith(at)]:
+                state_dict[f"{at}base_kernel.{key[len(at) :]}"] = state_dict.pop(key)
+            one = torch.ones_like(kernel.raw_outputscale)
+            state_dict[f"{at}raw_outputscale"] = kernel.raw_outputscale_constraint.inverse_transform(one)
+            for key, value in kernel.state_dict().items():  # the prior of the output scale
+                state_dict.setdefault(at + key, value)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def __getstate__(self) -> dict[str, Any]:
-        # What can be recomputed is neither pickled nor copied.
+        # The posterior is neither pickled nor copied: it can be recomputed.
         return {**self.__dict__, "_process": None}
 
 
@@ -320,4 +330,62 @@ def _frozen(module: Any) -> Any:
     return None if module is None else copy.deepcopy(module).double().requires_grad_(False)
 
 
-register_paths(SingleTaskRCGP)
+# Draws of whole functions, for BoTorch's path-wise sampling. By Matheron's rule a draw from the posterior is a draw f
+# from the prior and an update,
+#
+#     f(x) + k(x, X) (K + R)⁻¹ (m(X) + z − f(X) − ε),    ε ~ N(0, R),
+#
+# with pseudo-targets z, relative to the prior mean m, and pseudo-noises R. BoTorch draws f from random features of the
+# kernel, evaluates the sum, and finds both functions by the class of a model.
+
+
+def _draw(model: SingleTaskRCGP, *, sample_shape: torch.Size, prior_sampler: Any, update_strategy: Any) -> MatheronPath:
+    """Draws of shape ``sample_shape x ...``: see ``botorch.sampling.pathwise.draw_matheron_paths``."""
+    model.eval()  # as posterior does: or the transforms would learn from the draws
+    with delattr_ctx(model, "outcome_transform"):  # it applies to the sum only
+        prior_paths = prior_sampler(model=model, sample_shape=sample_shape)
+    update_paths = update_strategy(model=model, sample_values=prior_paths.forward(model.train_inputs[0]))
+    return MatheronPath(prior_paths, update_paths, output_transform=get_output_transform(model))
+
+
+def _update(
+    model: SingleTaskRCGP,
+    likelihood: Likelihood,
+    *,
+    sample_values: Tensor,
+    target_values: Tensor | None = None,
+    points: Tensor | None = None,
+    noise_covariance: Any = None,
+    scale_tril: Any = None,
+) -> GeneralizedLinearPath:
+    """The update of draws from the prior, whose values at the training inputs are ``sample_shape x ... x n``.
+
+    With S = R^(-1/2) and standard normal u its coefficients are α − S (I + SKS)⁻¹ (S (f(X) − m(X)) + u), which rows
+    of infinite pseudo-noise leave finite. Cost n² per draw. ``target_values`` replace the pseudo-targets. Other points
+    or another noise covariance make it BoTorch's update of an ordinary GP, of the observations by default.
+    """
+    if not (points is None and noise_covariance is None and scale_tril is None):
+        return GaussianUpdate.dispatch(ExactGP, GaussianLikelihood)(
+            model,
+            likelihood,
+            sample_values=sample_values,
+            target_values=target_values,
+            points=points,
+            noise_covariance=noise_covariance,
+            scale_tril=scale_tril,
+        )
+    prior_mean, given = model.given_data()
+    s, alpha = given.s, given.alpha
+    f = sample_values.double() - prior_mean
+    if target_values is not None:
+        f, alpha = f - (target_values.double() - prior_mean), torch.zeros_like(alpha)
+    u = torch.randn_like(sample_values).double()
+    columns = (s * f + u).reshape(-1, *s.shape).movedim(0, -1)  # ... x n x draws: one L for all of them
+    solved = torch.cholesky_solve(columns, given.L).movedim(-1, 0).reshape(f.shape)
+    kernels = KernelEvaluationMap(model.covar_module, model.train_inputs[0], get_input_transform(model))
+    return GeneralizedLinearPath(kernels, (alpha - s * solved).to(sample_values))
+
+
+DrawKernelFeaturePaths.add((SingleTaskRCGP,), DrawKernelFeaturePaths.dispatch(ExactGP))
+DrawMatheronPaths.add((SingleTaskRCGP,), _draw)
+GaussianUpdate.add((SingleTaskRCGP, Likelihood), _update)

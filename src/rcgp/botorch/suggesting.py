@@ -1,7 +1,7 @@
-"""The next point of an optimisation: first ones that fill the space, then where the robust model expects most.
+"""The next point of an optimisation: initial points fill the box, later ones are where the robust model expects most.
 
-A point is a function of the seed, its number and the evaluations before it alone, so that an optimisation that is
-interrupted goes on with the points that it would have had.
+A point depends only on the seed, its number and the evaluations before it, so an interrupted optimisation resumes with
+the points that it would have had.
 """
 
 from __future__ import annotations
@@ -23,42 +23,41 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
+from rcgp.botorch.defaults import RobustStandardize
 from rcgp.botorch.fitting import fit
 from rcgp.botorch.model import SingleTaskRCGP
-from rcgp.botorch.transforms import RobustStandardize
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.training import FitError
 from rcgp.weights.noise_law import FLAGGED
 
 __all__ = ["Belief", "believe", "first_point", "next_point"]
 
-# Samples of the posterior; points at which the acquisition function is looked at, and from which it is climbed.
+# Samples of the posterior; points at which the acquisition function is evaluated, and from which it is maximised.
 _SAMPLES, _LOOKS, _CLIMBS = 128, 256, 6
 
-# Side of the cube around a failed evaluation in which no other is made, in units of the box.
+# Half the side of the cube around a failed evaluation in which no other is made, in units of the box.
 _APART = 1e-3
 
-# Differences of values that are nothing but rounding, relative to the values.
+# Relative differences between values that are rounding errors.
 _ROUNDING = 1e-14
 
-# Standardised values may be as large as this, which is an outlier wherever the others are, and not infinite.
+# Largest standardised value: an outlier anywhere, yet finite.
 _HUGE = 1e300
 
-# What may happen to matrices of points next to each other. It must not end an optimisation: there are other points.
+# Errors from matrices of neighbouring points. They must not end an optimisation: there are other points.
 _NUMERICAL_ERRORS = (NotPositiveDefiniteError, NotPSDError, NanError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class Belief:
-    """What the model holds of the evaluations that have values; larger is better.
+    """The model fitted to the evaluations with values; larger is better.
 
     Attributes:
         model: the model, of standardised values: acquisition functions have tolerances in the units of their model.
         X: ``n x d`` points of the unit cube.
         mean, deviation: ``n``, of f at each point.
-        expected, expected_deviation: ``n``, of f at each point by all other evaluations.
-        weight: ``n`` weights.
-        outlier_probability: ``n`` probabilities that evaluations are outliers.
+        expected, expected_deviation: ``n``, of f at each point given all other evaluations.
+        weight, outlier_probability: ``n``.
     """
 
     model: SingleTaskRCGP
@@ -72,16 +71,16 @@ class Belief:
 
     @property
     def best(self) -> int:
-        """The row with the best mean that is no outlier: not the luckiest observation."""
+        """The row with the best mean among those that are not outliers."""
         good = self.outlier_probability <= FLAGGED
         return int(torch.where(good | ~good.any(), self.mean, -torch.inf).argmax())
 
 
 def believe(X: Tensor, y: Tensor) -> Belief | None:
-    """Fit the model to evaluations, ``n x d`` and ``n``; None where they are fewer than two, or it cannot be fitted."""
+    """Fit the model to evaluations, ``n x d`` and ``n``; None if they are fewer than two or the fit fails."""
     if len(y) < 2:
         return None
-    # In whatever units: only what is rounding error is not a scale.
+    # Values may have any units: only rounding errors are no scale.
     standard = RobustStandardize(m=1, min_stdv=max(_ROUNDING * float(y.abs().median()), torch.finfo(y.dtype).tiny))
     targets = standard(y.unsqueeze(-1))[0].clamp(-_HUGE, _HUGE)
     model = SingleTaskRCGP(X, targets, outcome_transform=None)
@@ -113,20 +112,19 @@ def first_point(dimension: int, number: int, seed: int) -> Tensor:
 
 
 def next_point(belief: Belief, failed: Tensor, number: int, seed: int) -> Tensor:
-    """Where an evaluation is expected to improve most on the best so far, whichever that is by the model.
+    """The point that maximises log noisy expected improvement.
 
-    Log noisy expected improvement: the best value so far is not an observation but unknown, like f itself, so a lucky
-    outlier cannot pass for it.
+    The best value so far is not an observation but unknown, like f itself, so a lucky outlier cannot pass for it.
 
     Args:
         belief: the model and its data.
-        failed: ``k x d`` points where evaluations failed. The acquisition function takes them for evaluations whose
-            value is still to come, and no point is proposed next to them.
-        number: of the evaluation, from 1.
-        seed: of the optimisation.
+        failed: ``k x d`` points where evaluations failed. The acquisition function treats them as pending, and no point
+            is proposed next to them.
+        number: number of the evaluation, from 1.
+        seed: seed of the optimisation.
 
     Returns:
-        A point of the unit cube; that of the Sobol sequence where the acquisition function has none to propose.
+        A point of the unit cube; that of the Sobol sequence if the acquisition function proposes none.
     """
     own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     try:
@@ -141,7 +139,7 @@ def next_point(belief: Belief, failed: Tensor, number: int, seed: int) -> Tensor
 
 
 def _candidates(belief: Belief, failed: Tensor, seed: int) -> Tensor:
-    """Where climbs of the acquisition function ended, ``k x d``, the best first."""
+    """Local maxima of the acquisition function, ``k x d``, the best first."""
     acquisition = qLogNoisyExpectedImprovement(
         belief.model,
         X_baseline=belief.X,
@@ -156,7 +154,7 @@ def _candidates(belief: Belief, failed: Tensor, seed: int) -> Tensor:
         raw_samples=_LOOKS,
         options={"sample_around_best": True},
         return_best_only=False,
-        retry_on_optimization_warning=False,  # a climb that ends on a plateau is as good as others
+        retry_on_optimization_warning=False,  # a search that ends on a plateau is as good as others
     )
     best_first: Tensor = points.detach().squeeze(-2)[values.argsort(descending=True)]
     return best_first
@@ -164,12 +162,12 @@ def _candidates(belief: Belief, failed: Tensor, seed: int) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings of variances near zero, of jitter for neighbouring points, and of a search that ends early.
+    """Ignore warnings of variances near zero, of jitter for neighbouring points and of searches that end early.
 
-    All are to be expected in an optimisation: values may be exact, and points meet at the best one.
+    All are expected in an optimisation: values may be exact, and points meet at the best one.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", OptimizationWarning)
-        warnings.filterwarnings("ignore", "Low-rank cholesky updates failed", BotorchWarning)  # it samples all anew
+        warnings.filterwarnings("ignore", "Low-rank cholesky updates failed", BotorchWarning)  # it samples all again
         yield

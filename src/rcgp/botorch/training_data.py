@@ -1,6 +1,6 @@
-"""The training data of a BoTorch model: kept, transformed, replaced, extended, narrowed to some of the outputs.
+"""The training data of a BoTorch model: stored, transformed, replaced, extended, restricted to some outputs.
 
-What GPyTorch's ``ExactGP`` is to ``SingleTaskGP``, without its ways of predicting.
+It replaces GPyTorch's ``ExactGP``, the base of ``SingleTaskGP``, except for predictions.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.model import FantasizeMixin
 from botorch.models.utils.assorted import fantasize
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from torch import Tensor
+from torch import Tensor, nn
 
-from rcgp.botorch.slices import sliced
 from rcgp.botorch.validation import check_observations, check_outputs
 
-__all__ = ["TrainingDataModel"]
+__all__ = ["Index", "TrainingDataModel", "is_batched", "sliced", "write_slice"]
+
+#: Models of a batch: a number, a list of numbers or a slice for each batch dimension.
+Index = tuple[Any, ...]
 
 
 class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, FantasizeMixin):  # type: ignore[misc]
-    """A batch of models with training data; what they predict is for a subclass to say.
+    """A batch of models with training data; subclasses predict.
 
-    Outputs are the last batch dimension, where there are several.
+    Several outputs are the last batch dimension.
 
     Attributes:
-        train_inputs: one tensor, ``... x n x d``; in evaluation mode after the input transform.
+        train_inputs: one tensor, ``... x n x d``; transformed in evaluation mode.
         train_targets: ``... x n`` observations after the outcome transform.
     """
 
@@ -40,10 +42,10 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
     def set_train_data(
         self, inputs: Tensor | tuple[Tensor, ...] | None = None, targets: Tensor | None = None, strict: bool = True
     ) -> None:
-        """Replace inputs, targets or both, in the model's own shapes and after its transforms.
+        """Replace inputs, targets or both, after transforms.
 
         Raises:
-            RuntimeError: for other shapes than before, unless ``strict=False``.
+            RuntimeError: if shapes change, unless ``strict=False``.
         """
         X = inputs[0] if isinstance(inputs, tuple) else inputs
         for name, old, new in (("inputs", self.train_inputs[0], X), ("targets", self.train_targets, targets)):
@@ -65,7 +67,7 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
     def _for_each_output(self, transform: Callable[[Tensor], Tensor]) -> Tensor:
         """The training inputs, transformed before they are repeated for each output.
 
-        A transform with a batch shape would take the outputs, which BoTorch keeps as the last batch dimension, for it.
+        A transform with a batch shape would confuse it with the outputs, BoTorch's last batch dimension.
         """
         X = self.train_inputs[0]
         if self.num_outputs == 1:
@@ -82,7 +84,7 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
             self._has_transformed_inputs = True
 
     def row_noise(self) -> Tensor:
-        """Noise variance of each observation, ``... x n``: σ², or what was given."""
+        """Noise variance of each observation, ``... x n``: σ² or known."""
         noise: Tensor = self.likelihood.noise  # ... x 1, or ... x n
         shape = torch.broadcast_shapes(noise.shape, self.train_targets.shape)  # type: ignore[no-untyped-call]
         return noise.expand(shape)
@@ -93,7 +95,7 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
         Args:
             inputs: ``... x n' x d`` transformed inputs.
             targets: ``... x n'`` transformed observations, with as many batch dimensions or more.
-            kwargs: ``noise``, their variances, where those of the training data are known.
+            kwargs: ``noise``, their variances, if those of the training data are known.
         """
         X, y = self.train_inputs[0], self.train_targets
         shapes = (X.shape[:-2], y.shape[:-1], inputs.shape[:-2], targets.shape[:-1])
@@ -105,18 +107,17 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
         return model
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Self:
-        """The model of these and further observations, ``... x n' x d`` and ``... x n' x m``, in their own units.
-
-        It is what a model of all the data with the same hyperparameters and transforms is.
+        """The model of all the data with the same hyperparameters and transforms.
 
         Args:
-            X, Y: inputs and observations; Y may have further batch dimensions, one model each.
-            kwargs: ``noise``, ``... x n' x m`` variances after transforms, where those of the data are known.
+            X, Y: new inputs and observations, ``... x n' x d`` and ``... x n' x m``; Y may have further batch
+                dimensions, one model each.
+            kwargs: ``noise``, ``... x n' x m`` variances after transforms, if those of the data are known.
         """
         check_observations(X, Y, self)
         if Y.ndim > X.ndim and fantasize.off():
             X = X.expand(*Y.shape[:-2], *X.shape[-2:])
-        # In evaluation mode, or the transforms would learn from the new data alone.
+        # In training mode the transforms would learn from the new data.
         model: Self = super(TrainingDataModel, self.eval()).condition_on_observations(X, Y, **kwargs)
         return model
 
@@ -134,7 +135,7 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
             setattr(model, name, sliced(getattr(self, name), before, index))
         if hasattr(self, "law"):
             model.law = self.law[index].clone()
-        if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):  # which keeps it in no parameter or buffer
+        if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):  # neither parameter nor buffer
             model.likelihood.noise_covar.noise = self.likelihood.noise[(*index, slice(None))]
         model.train_inputs = tuple(inputs[(*index, slice(None), slice(None))] for inputs in self.train_inputs)
         model.train_targets = self.train_targets[(*index, slice(None))]
@@ -146,15 +147,49 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
         return model
 
     def _without_data(self) -> Self:
-        """A copy that shares the training data, which cannot be copied where they are part of a graph."""
+        """A copy that shares the training data, which cannot be copied if they are part of a graph."""
         shared = {id(tensor): tensor for tensor in (*self.train_inputs, self.train_targets)}
         return copy.deepcopy(self, shared)
 
     def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Self:
-        # Training data are no buffers, which would be part of the state: they follow the model to a type or device.
+        # Training data follow the model to a type or device. They are not buffers, which are part of the state.
         self.train_inputs = tuple(fn(inputs) for inputs in self.train_inputs)
         self.train_targets = fn(self.train_targets)
         if self._original_train_inputs is not None:
             self._original_train_inputs = fn(self._original_train_inputs)
         model: Self = super()._apply(fn, *args, **kwargs)
         return model
+
+
+def is_batched(module: nn.Module, batch_shape: torch.Size) -> bool:
+    """Whether every parameter of a module has an entry for each model of the batch."""
+    return all(_has_batch(parameter, batch_shape) for parameter in module.parameters())
+
+
+def sliced(module: Any, batch_shape: torch.Size, index: Index) -> Any:
+    """A copy of a module for some models of the batch; shared parameters are copied unchanged."""
+    clone = copy.deepcopy(module)
+    if not batch_shape or not is_batched(clone, batch_shape):
+        return clone
+    kept = torch.empty(batch_shape)[index].shape
+    for part in clone.modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and _has_batch(tensor, batch_shape):
+                    values = tensor.detach()[index].clone()
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    tensors[name] = nn.Parameter(values, tensor.requires_grad) if is_parameter else values
+        if getattr(part, "batch_shape", None) == batch_shape:
+            part.batch_shape = kept
+    return clone
+
+
+def write_slice(module: nn.Module, index: Index, values: nn.Module) -> None:
+    """Write the parameters of one model's module, made by :func:`sliced`, back to the batch."""
+    with torch.no_grad():
+        for parameter, value in zip(module.parameters(), values.parameters(), strict=True):
+            parameter[index].copy_(value)
+
+
+def _has_batch(tensor: Tensor, batch_shape: torch.Size) -> bool:
+    return tensor.shape[: len(batch_shape)] == batch_shape

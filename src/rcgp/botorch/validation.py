@@ -1,4 +1,4 @@
-"""Checks at the edge of the BoTorch room, with BoTorch's own kinds of errors: what is wrong, where, what to do."""
+"""Checks of arguments, with BoTorch's types of errors: what is wrong, where, what to do."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ __all__ = [
     "check_weight",
 ]
 
-#: Ways to weigh rows by name; ``None`` where the noise law is learned.
+#: Weight functions by name; ``None`` for a learned noise law.
 WEIGHTS: Mapping[str, Callable[[], WeightFunction] | None] = MappingProxyType(
     {"learned": None, "imq": InverseMultiquadric, "se": SquaredExponential, "constant": Constant}
 )
 
 
 def check_weight(weight: Any) -> None:
-    """Raise unless a weight is a name or a weight function."""
+    """Raise unless a weight is a known name or a weight function."""
     if not isinstance(weight, WeightFunction) and (not isinstance(weight, str) or weight not in WEIGHTS):
         listed = ", ".join(f'"{name}"' for name in WEIGHTS)
         raise ValueError(f"weight must be {listed} or a weight function of rcgp.weights, got {weight!r}")
 
 
 def check_likelihood(likelihood: Any) -> None:
-    """Raise unless a likelihood, where one is given, says what Gaussian noise the observations have."""
-    # Not a subclass, such as that for missing observations: what it adds would have no effect here.
+    """Raise unless a likelihood is ``None`` or Gaussian."""
+    # Not a subclass, such as that for missing observations: what it adds would have no effect.
     if likelihood is not None and type(likelihood) not in (GaussianLikelihood, FixedNoiseGaussianLikelihood):
         raise TypeError(
             "likelihood must be a GaussianLikelihood or FixedNoiseGaussianLikelihood of GPyTorch, got "
@@ -54,7 +54,7 @@ def check_likelihood(likelihood: Any) -> None:
 
 
 def check_fixed_noise(likelihood: Any, y: Tensor) -> None:
-    """Raise unless known noises, where a likelihood has them, are those of the observations ``... x n``."""
+    """Raise unless known noises of a likelihood have the shape of the observations, ``... x n``."""
     if isinstance(likelihood, FixedNoiseGaussianLikelihood) and likelihood.noise.shape != y.shape:
         raise BotorchTensorDimensionError(
             f"the noise of likelihood must have the shape of the observations, {tuple(y.shape)} with outputs before "
@@ -63,27 +63,32 @@ def check_fixed_noise(likelihood: Any, y: Tensor) -> None:
 
 
 def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, after: str = "") -> None:
-    """Raise unless inputs and observations fit each other and are finite."""
-    for name, values in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
-        if values is not None and not isinstance(values, Tensor):
+    """Raise unless inputs and observations have matching shapes and are finite."""
+    given = {"train_X": X, "train_Y": Y} if Yvar is None else {"train_X": X, "train_Y": Y, "train_Yvar": Yvar}
+    for name, values in given.items():
+        if not isinstance(values, Tensor):
             raise InputDataError(f"{name} must be a tensor, got {type(values).__name__}")
-    _check_rows(X, Y, "train_X", "train_Y")
+    if X.ndim < 2 or Y.ndim != X.ndim or X.shape[:-1] != Y.shape[:-1]:
+        hint = "; use train_Y.unsqueeze(-1)" if Y.shape == X.shape[:-1] else ""
+        raise BotorchTensorDimensionError(
+            f"train_X must have shape ... x n x d and train_Y ... x n x m, got {tuple(X.shape)} and "
+            f"{tuple(Y.shape)}{hint}"
+        )
     if Yvar is not None and Yvar.shape != Y.shape:
         raise BotorchTensorDimensionError(
             f"train_Yvar must have the shape of train_Y, {tuple(Y.shape)}, got {tuple(Yvar.shape)}"
         )
     if X.shape[-2] == 0 or X.shape[-1] == 0:
         raise BotorchTensorDimensionError(f"train_X is empty: its shape is {tuple(X.shape)}")
-    for name, values in (("train_X", X), ("train_Y", Y), ("train_Yvar", Yvar)):
-        if values is not None:
-            _check_finite(values, name + after)
+    for name, values in given.items():
+        _check_finite(values, name + after)
     if Yvar is not None and not bool((Yvar > 0).all()):
         row = int((Yvar <= 0).nonzero()[0, -2])
         raise InputDataError(f"train_Yvar must be positive, which it is not in row {row}")
 
 
 def check_observations(X: Tensor, Y: Tensor, model: Any) -> None:
-    """Raise unless new observations fit a model."""
+    """Raise unless new observations have the shapes of a model and are finite."""
     d, m = model.train_inputs[0].shape[-1], model.num_outputs
     if not hasattr(model, "input_transform") and X.shape[-1] != d:
         raise BotorchTensorDimensionError(f"X must have shape ... x n' x {d}, got {tuple(X.shape)}")
@@ -96,7 +101,7 @@ def check_observations(X: Tensor, Y: Tensor, model: Any) -> None:
 
 
 def check_test_inputs(X: Tensor, train_X: Tensor) -> Tensor:
-    """Test inputs, if they have the columns of the training inputs."""
+    """Test inputs, checked for the columns of the training inputs."""
     if X.ndim < 2 or X.shape[-1] != train_X.shape[-1]:
         raise BotorchTensorDimensionError(
             f"X must have shape ... x q x {train_X.shape[-1]} like the training inputs, got {tuple(X.shape)}"
@@ -105,21 +110,12 @@ def check_test_inputs(X: Tensor, train_X: Tensor) -> Tensor:
 
 
 def check_outputs(indices: Sequence[int] | None, outputs: int, name: str) -> None:
-    """Raise an IndexError that names an output that there is not."""
+    """Raise if outputs are none or one does not exist."""
     if indices is not None and len(indices) == 0:
         raise ValueError(f"{name} is empty: it must name at least one of {outputs} outputs")
     for index in indices or ():
         if not -outputs <= index < outputs:
             raise IndexError(f"{name} has {index}, but the model has {outputs} output{'s'[: outputs > 1]}")
-
-
-def _check_rows(X: Tensor, Y: Tensor, name_X: str, name_Y: str) -> None:
-    if X.ndim < 2 or Y.ndim != X.ndim or X.shape[:-1] != Y.shape[:-1]:
-        hint = f"; use {name_Y}.unsqueeze(-1)" if Y.shape == X.shape[:-1] else ""
-        raise BotorchTensorDimensionError(
-            f"{name_X} must have shape ... x n x d and {name_Y} ... x n x m, got {tuple(X.shape)} and "
-            f"{tuple(Y.shape)}{hint}"
-        )
 
 
 def _check_finite(values: Tensor, name: str) -> None:

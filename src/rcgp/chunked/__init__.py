@@ -1,7 +1,4 @@
-"""Fits of rows that are read in chunks: more than memory holds, on one machine or many.
-
-``fit_chunks`` chooses hyperparameters and noise law on a sample, then weighs and sums up all rows in a few passes.
-"""
+"""Fits of rows in chunks: hyperparameters and noise law from a sample, then a few passes over all rows."""
 
 from rcgp.chunked.fit import ChunkedFit, fit_chunks
 

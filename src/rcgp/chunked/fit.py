@@ -1,11 +1,11 @@
-"""A robust sparse GP fitted to rows that are read in chunks: more than memory holds, on one machine or many.
+"""A robust sparse GP fitted to rows in chunks: more than memory holds, on one machine or many.
 
-1. Count the rows, and fetch a random sample of them by their numbers, which do not depend on the chunks.
-2. Choose hyperparameters, noise law and local noise on that sample, by an exact model: n³ is little for it.
+1. Count the rows, and read a random sample of them by their numbers, which do not depend on the chunks.
+2. Choose hyperparameters, noise law and local noise on that sample, by an exact model.
 3. Choose the inducing points among up to 20 000 rows by the fitted kernel.
 4. Weigh all rows and sum up their statistics: :mod:`rcgp.chunked.weighing`.
 
-Every pass is a sum, or a collection, of what a task (:mod:`rcgp.chunked.passes`) makes of each chunk.
+Every pass is a sum, or a collection, of the results of a task (:mod:`rcgp.chunked.passes`) for each chunk.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from rcgp.chunked.memory import check_inducing_memory
 from rcgp.chunked.passes import ByLaw, Diagnose
-from rcgp.chunked.sampling import Sample, draw, take_all
-from rcgp.chunked.stages import Stages
-from rcgp.chunked.weighing import weigh_all
+from rcgp.chunked.resources import Stages, check_inducing_memory
+from rcgp.chunked.weighing import Sample, all_rows, draw, weigh_all
 from rcgp.chunks import Chunks, Engine
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import NORMAL_MAD, add_weak_priors
@@ -39,17 +36,13 @@ from rcgp.weights import Constant, NoiseLaw
 
 __all__ = ["ChunkedFit", "Predictor", "fit_chunks", "robust_model"]
 
-#: Builds the exact model of some rows, given X, y and factors on their precision, or none.
+#: Builds the exact model of some rows, given X, y and factors on their precision or None.
 Build = Callable[[Tensor, Tensor, Tensor | None], RCGP]
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """Answers of a fitted sparse model at new inputs: small, and independent of any rows.
-
-    Attributes:
-        diagnose: knows the posterior and the noise.
-    """
+    """Predictions of a fitted sparse model at new inputs: small, and independent of any rows."""
 
     diagnose: Diagnose
 
@@ -68,7 +61,7 @@ class Predictor:
         return self.process.variance(x).sqrt()
 
     def noisy_std(self, x: Tensor) -> Tensor:
-        """Standard deviation of new observations that are no outliers: ``q``."""
+        """Standard deviation of new inliers: ``q``."""
         return (self.process.variance(x) + self.noise_variance(x)).sqrt()
 
     def noise_scale(self, x: Tensor) -> Tensor:
@@ -76,22 +69,21 @@ class Predictor:
         return self.diagnose.noise.variance * self.diagnose.view.local(x)
 
     def noise_variance(self, x: Tensor) -> Tensor:
-        """Variance of the noise of good observations: ``q``."""
+        """Variance of the noise of inliers: ``q``."""
         return self.diagnose.noise.law.variance * self.noise_scale(x)
 
     def noise_std(self, x: Tensor) -> Tensor:
-        """Standard deviation of the noise of good observations: ``q``."""
+        """Standard deviation of the noise of inliers: ``q``."""
         return self.noise_variance(x).sqrt()
 
     def quantile(self, level: float, x: Tensor) -> Tensor:
-        """Quantile of new observations that are no outliers, by the noise law: ``q``."""
-        deviation = self.diagnose.noise.law.quantile(
-            x.new_tensor(level), self.process.variance(x).clamp_min(0.0), self.noise_scale(x)
-        )
-        return self.mean(x) + deviation
+        """Quantile of new inliers, by the noise law: ``q``."""
+        variance = self.process.variance(x).clamp_min(0.0)
+        law = self.diagnose.noise.law
+        return self.mean(x) + law.quantile(x.new_tensor(level), variance, self.noise_scale(x))
 
     def log_density(self, x: Tensor, y: Tensor) -> Tensor:
-        """Log density of ``q`` observations, as ones that are no outliers: ``q``."""
+        """Log density of ``q`` observations as inliers: ``q``."""
         variance = self.process.variance(x).clamp_min(0.0)
         return self.diagnose.noise.law.log_density(y - self.mean(x), variance, self.noise_scale(x))
 
@@ -101,18 +93,18 @@ class ChunkedFit:
     """A sparse model of rows that are not kept.
 
     Attributes:
-        diagnose: the task that judges each row of a chunk; it knows the posterior and the noise.
+        diagnose: the task that diagnoses each row of a chunk; it holds the posterior and the noise.
         report: how the hyperparameters were chosen, on the sample.
-        polished: how they were then improved on all rows, if they were.
-        rows: number of rows that count.
+        polished: how they were then improved on all rows, or None.
+        rows: number of rows of positive weight.
         fitted_rows: number of those that the hyperparameters were fitted to.
-        doubts: why the noise law may be wrong, a sentence each. By all rows, or by 20 000 where there are more.
-        trusted_spread: robust standard deviation of the standardised leave-one-out residuals of rows that keep more
-            than half of their weight, by their median size, over the same rows: one where intervals are right, above
-            one where they are too narrow, below where they are too wide.
+        doubts: why the noise law may be wrong, a sentence each: by all rows, or by 20 000 where there are more.
+        trusted_spread: robust standard deviation of the standardised leave-one-out residuals, over those of the same
+            rows that keep more than half of their weight: above one where intervals are too narrow, below where they
+            are too wide.
         unseen: share of the variance of an observation that is prior variance which the inducing points do not see,
             in the median of the same rows.
-        seconds: what each step took.
+        seconds: duration of each step.
     """
 
     diagnose: Diagnose = field(repr=False)
@@ -127,12 +119,12 @@ class ChunkedFit:
 
     @property
     def predictor(self) -> Predictor:
-        """What answers at new inputs."""
+        """Predictions at new inputs."""
         return Predictor(self.diagnose)
 
     @property
     def process(self) -> PosteriorProcess:
-        """The posterior of f, which predicts anywhere."""
+        """The posterior of f."""
         return self.predictor.process
 
     @property
@@ -168,26 +160,26 @@ def fit_chunks(
     seed: int = 0,
     progress: bool | Progress = False,
 ) -> ChunkedFit:
-    """Fit a robust sparse GP to rows in chunks. The answer depends neither on the chunks nor on the engine.
+    """Fit a robust sparse GP to rows in chunks. The result depends neither on the chunks nor on the engine.
 
     Args:
         chunks: the rows.
         engine: what goes through them.
         build: makes the exact model of the sample, whose kernel, mean, noise and (unless learned) weight are used.
         learned: learn the noise law and take the weights from it, by :func:`rcgp.fit_robust` on the sample and then by
-            all rows. Else weights are those of the model, and :func:`rcgp.fit` chooses its hyperparameters: by the
-            evidence for a weight that is constant in y, by leave-one-out for others. A threshold by the paper's rule
-            is then the quantile of the distances of all rows from the prior mean, exactly.
+            all rows. Else weights are those of the model, and its hyperparameters are chosen by the evidence for a
+            weight that is constant in y, by leave-one-out for others. A threshold by the paper's rule is then the exact
+            quantile of the distances of all rows from the prior mean.
         local_noise: let the noise differ from place to place, where it is learned and the sample shows it.
         inducing: number of inducing points, or ``m x d`` points.
         selection: how they are chosen; see :func:`rcgp.models.inducing.choose_inducing`.
         fit_rows: size of the sample on which hyperparameters are chosen.
         polish: iterations in which the hyperparameters are then improved on all rows: by the bound on the evidence
-            with the weights that the rows have, or for a given weight by leave-one-out; the rows are then weighed
-            again. Takes all rows into memory, and O(nm²) for each iteration.
+            with the weights of the rows, or for a given weight by leave-one-out; the rows are then weighed again.
+            Reads all rows into memory, and costs O(nm²) for each iteration.
         max_iterations: limit on the iterations of each search on the sample.
         seed: of the sample and of the inducing points.
-        progress: as in :func:`rcgp.fit`; see :class:`rcgp.chunked.stages.Stages` for steps and passes.
+        progress: as in :func:`rcgp.fit`; see :class:`rcgp.chunked.resources.Stages` for steps and passes.
 
     Returns:
         The fit. Cost O(fit_rows³) for each evaluation on the sample, then O(nm²). Memory beside a chunk: O(fit_rows²),
@@ -202,70 +194,45 @@ def fit_chunks(
     engine = stages.watched(engine)
     with stages.step("sample"):
         sample, candidates, rows = draw(chunks, engine, (fit_rows, max(fit_rows, CANDIDATES)), seed)
-        points = _affordable(inducing, sample, rows)
+        given = check_inducing(inducing, sample.X)
+        check_inducing_memory(len(given) if isinstance(given, Tensor) else given, rows)
     with stages.step("hyperparameters"), _rows_among_all(sample):
-        model = build(sample.X, sample.y, sample.precision)
+        model = build(sample.X, sample.y, sample.sample_weight)
         report = _choose(model, learned, local_noise, max_iterations, stages.progress)
     with stages.step("inducing points"):
-        Z = _placed(points, model, candidates, selection, seed)
+        Z = given if isinstance(given, Tensor) else choose_inducing(model.kernel, candidates.X, given, selection, seed)
     weigh = partial(weigh_all, model, Z, chunks, engine, rows, learned=learned)
     polished = None
     if polish:
         with stages.step("polish"):
-            everyone = take_all(chunks, engine)
-            with _rows_among_all(everyone):
-                polished = _polish(model, everyone, Z, weigh, learned, polish, stages.progress)
+            every = all_rows(chunks, engine)
+            with _rows_among_all(every):
+                polished = _polish(model, every, Z, weigh, learned, polish, stages.progress)
     with stages.step("all rows"):
         diagnose = weigh()
-        quality = _quality(diagnose, model, candidates)
+        doubts, spread, unseen = _quality(diagnose, model, candidates)
     report, fitted = replace(report, hyperparameters=model.listed_hyperparameters()), rows if polish else len(sample.y)
-    return ChunkedFit(diagnose, report, polished, rows, fitted, seconds=stages.seconds, **quality)
+    return ChunkedFit(diagnose, report, polished, rows, fitted, doubts, spread, unseen, stages.seconds)
 
 
-def _affordable(inducing: int | Tensor, sample: Sample, rows: int) -> int | Tensor:
-    """The inducing points, or their number, checked: a MemoryError if there are too many."""
-    points = check_inducing(inducing, sample.X)
-    check_inducing_memory(len(points) if isinstance(points, Tensor) else points, rows)
-    return points
-
-
-def _placed(points: int | Tensor, model: RCGP, candidates: Sample, selection: str, seed: int) -> Tensor:
-    """The inducing points as given, or their number chosen among the candidates."""
-    if isinstance(points, Tensor):
-        return points
-    return choose_inducing(model.kernel, candidates.X, points, selection, seed)
-
-
-class _Quality(TypedDict):
-    """The attributes of a fit that tell how far it can be relied on."""
-
-    doubts: tuple[str, ...]
-    trusted_spread: float
-    unseen: float
-
-
-def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> _Quality:
-    """How far the fit can be relied on, by these rows."""
-    found = diagnose(some.chunk())
+def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> tuple[tuple[str, ...], float, float]:
+    """Doubts about the noise law, spread of trusted residuals and share of unseen variance, by these rows."""
+    found = diagnose(some.chunk)
     deviation, core = some.y - found.mean, (found.variance + found.row_noise).sqrt()
     kept = found.weights.square() * diagnose.view.local(some.X) > 0.5
     scores = (deviation / core)[kept] if bool(kept.any()) else deviation / core
-    unseen = torch.cat([block.unseen for block in diagnose.view.blocks(some.chunk())])
     if isinstance(diagnose.rule, ByLaw):
-        noise, probability = found.row_noise, found.probability
-        doubts = doubts_of(diagnose.flags.law, deviation, found.variance, noise, probability, found.precision)
+        law = diagnose.flags.law
+        doubts = doubts_of(law, deviation, found.variance, found.row_noise, found.probability, found.precision)
     else:
         doubts = judge_rows(model, learn=not diagnose.flags.law.is_normal).doubts
-    return _Quality(
-        doubts=doubts,
-        trusted_spread=float(scores.abs().quantile(0.5)) / NORMAL_MAD,
-        unseen=float((unseen / found.std.square()).median()),
-    )
+    spread = float(scores.abs().quantile(0.5)) / NORMAL_MAD
+    return doubts, spread, float((found.unseen / found.std.square()).median())
 
 
 @contextmanager
 def _rows_among_all(sample: Sample) -> Iterator[None]:
-    """The row of a FitError by its number among all rows: the model knows those of the sample only."""
+    """Number the row of a FitError among all rows, not among those of the sample."""
     try:
         yield
     except FitError as error:
@@ -273,7 +240,7 @@ def _rows_among_all(sample: Sample) -> Iterator[None]:
 
 
 def _choose(model: RCGP, learned: bool, local_noise: bool, max_iterations: int, progress: bool | Progress) -> FitReport:
-    """Hyperparameters and, where it is learned, the noise law of the sample."""
+    """Fit the model of the sample: hyperparameters and, if learned, the noise law."""
     if learned:
         return fit_robust(model, local_noise=local_noise, max_iterations=max_iterations, progress=progress)
     if model.weight.constant_in_y:
@@ -283,7 +250,7 @@ def _choose(model: RCGP, learned: bool, local_noise: bool, max_iterations: int, 
 
 def _polish(
     model: RCGP,
-    everyone: Sample,
+    every: Sample,
     Z: Tensor,
     weigh: Callable[[], Diagnose],
     learned: bool,
@@ -295,13 +262,13 @@ def _polish(
     By the noise law it is the maximisation step of :mod:`rcgp.training.robust`, with the weights of all rows.
     """
     sparse = SparseRCGP(
-        everyone.X,
-        everyone.y,
+        every.X,
+        every.y,
         inducing=Z,
         kernel=model.kernel,
         mean=model.mean,
-        weight=Constant(),  # a constructor starts a trainable threshold anew
-        sample_weight=everyone.precision,
+        weight=Constant(),  # the constructor resets a trainable threshold
+        sample_weight=every.sample_weight,
     )
     sparse.weight = model.weight if not learned else Constant()
     # Noise with its constraint and priors.
@@ -313,13 +280,11 @@ def _polish(
     options: dict[str, Any] = {"max_iterations": iterations, "progress": progress}
     if not learned:
         return fit(sparse, "elbo" if sparse.weight.constant_in_y else "loo", **options)
-    diagnose = weigh()
-    weighed = [diagnose.rule(diagnose.view, block) for block in diagnose.view.blocks(everyone.chunk())]
-    weight, slope = (torch.cat([getattr(part, name) for part in weighed]) for name in ("weight", "slope"))
-    good = float((1.0 - diagnose(everyone.chunk()).probability).sum())
+    found = weigh()(every.chunk)
+    good = float((1.0 - found.probability).sum())
 
     def evidence(model: SparseRCGP) -> Tensor:
-        return weighed_evidence(model, weight, slope, good)
+        return weighed_evidence(model, found.weights, found.slope, good)
 
     evidence.__name__ = "evidence of the weighed rows"  # reports and errors show it
     return fit(sparse, evidence, **options)

@@ -1,114 +1,186 @@
-"""What a pass over rows does with each chunk: weigh its rows, sum them up, diagnose them.
+"""Tasks of a pass over rows: weigh the rows of each chunk, sum up their statistics, diagnose them.
 
-Each task is a small picklable object that is called with a chunk, and its results add up. Nothing of the size of all
-rows is kept between passes: the weights of a chunk are computed anew from the posteriors of the passes before.
+A task is a small picklable object that is called with a chunk, and its results add up. Nothing of the size of all rows
+is kept between passes: the weights of a chunk are recomputed from the posteriors of the passes before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+import functools
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
 import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.chunked.views import Block, Noise, View
 from rcgp.chunks import Chunk
+from rcgp.core.linalg import cholesky
 from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.core.pseudo import PseudoData, pseudo_data
-from rcgp.core.sparse import SparsePosterior, Statistics, statistics
+from rcgp.core.sparse import (
+    SparsePosterior,
+    Statistics,
+    block_rows,
+    leave_one_out_sparse,
+    moments,
+    statistics,
+    unseen_variance,
+)
+from rcgp.models import RCGP
+from rcgp.models.kernel_matrix import dense_kernel, whitened_kernel
+from rcgp.models.local_noise import LocalNoise
 from rcgp.weights import NoiseLaw, WeightFunction
-from rcgp.weights.noise_law import Responsibilities, by_component
+from rcgp.weights.noise_law import FLAGGED, Responsibilities, by_component, responsibilities
 
-__all__ = [
-    "ByLaw",
-    "Diagnose",
-    "Diagnosis",
-    "Distances",
-    "Given",
-    "LawSums",
-    "Link",
-    "Rule",
-    "SumUp",
-    "Sums",
-    "Weighed",
-    "used_rows",
-]
+__all__ = ["Block", "ByLaw", "Diagnose", "Diagnosis", "Given", "Link", "Noise", "Rule", "SumUp", "Sums", "View"]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of inliers and outliers: its law, and the noise variance σ², a scalar."""
+
+    law: NoiseLaw
+    variance: Tensor
+
+
+class Block(NamedTuple):
+    """Some rows, whitened by the inducing points.
+
+    Attributes:
+        X: ``b x d`` inputs.
+        residual: ``b`` residuals e = y − m(x).
+        precision: ``b`` sample weights, 1 for rows of weight zero; ``None`` is 1 everywhere.
+        used: ``b`` flags of the rows of positive weight; ``None`` is all of them.
+        V: ``m x b`` columns v_i = L⁻¹ k_u(x_i).
+        unseen: ``b`` prior variance that the inducing points do not see.
+        local: ``b`` local factors h on the noise variance.
+    """
+
+    X: Tensor
+    residual: Tensor
+    precision: Tensor | None
+    used: Tensor | None
+    V: Tensor
+    unseen: Tensor
+    local: Tensor
+
+    def row_noise(self, variance: Tensor) -> Tensor:
+        """σ² h/p of each row, ``b``."""
+        noise = variance * self.local
+        return noise if self.precision is None else noise / self.precision
+
+    def pseudo(self, weight: Tensor, slope: Tensor, variance: Tensor) -> PseudoData:
+        """Pseudo-data of weighted rows; a row of weight zero has no precision."""
+        found = pseudo_data(self.residual, weight, slope, variance, self.precision)
+        if self.used is None:
+            return found
+        return PseudoData(found.target, torch.where(self.used, found.root_precision, torch.zeros_like(weight)))
+
+    def leave_one_out(self, posterior: SparsePosterior, pseudo: PseudoData) -> LeaveOneOut:
+        """Prediction of f at each row from all others; a row of no precision has no leverage. Cost m²b."""
+        return leave_one_out_sparse(moments(posterior, self.V), pseudo, self.unseen)
+
+    def responsibilities(self, predicted: LeaveOneOut, noise: Noise) -> Responsibilities:
+        """The component of the law that each row comes from, given its prediction."""
+        e, law = self.residual, noise.law
+        return responsibilities(
+            e, *predicted, self.row_noise(noise.variance), law.log_shares(e), e.new_tensor(law.width)
+        )
+
+
+@dataclass(frozen=True)
+class View:
+    """A prior with fixed hyperparameters, seen through m inducing points.
+
+    Attributes:
+        prior_mean, kernel: copies of those of a model.
+        Z: ``m x d`` inducing points.
+        L: ``m x m`` Cholesky factor of the kernel between them.
+        local_noise: factor on the noise variance at each input; ``None`` is 1.
+    """
+
+    prior_mean: gpytorch.means.Mean
+    kernel: gpytorch.kernels.Kernel
+    Z: Tensor
+    L: Tensor
+    local_noise: LocalNoise | None = None
+
+    @classmethod
+    def of(cls, model: RCGP, Z: Tensor) -> View:
+        """A model's prior and local noise through these points. Cost m³/3."""
+        mean, kernel = (copy.deepcopy(module).requires_grad_(False) for module in (model.mean, model.kernel))
+        with torch.no_grad():
+            L = cholesky(dense_kernel(kernel, Z, Z)).contiguous()
+        return cls(mean, kernel, Z, L, model.local_noise)
+
+    def local(self, X: Tensor) -> Tensor:
+        """h at ``q x d`` inputs: ``q``."""
+        return X.new_ones(len(X)) if self.local_noise is None else self.local_noise(X)
+
+    def blocks(self, chunk: Chunk) -> Iterator[Block]:
+        """A chunk in blocks of bounded size. Cost m²b for each."""
+        size = block_rows(self.Z.shape[0])
+        with torch.no_grad():
+            residual: Tensor = chunk.y - self.prior_mean(chunk.X)
+            prior_variance: Tensor = self.kernel(chunk.X, diag=True)
+        for start in range(0, chunk.X.shape[0], size):
+            part = slice(start, start + size)
+            X, precision, used = chunk.X[part], None, None
+            if chunk.sample_weight is not None:
+                used = chunk.sample_weight[part] > 0
+                precision = torch.where(used, chunk.sample_weight[part], 1.0)
+            V = whitened_kernel(self.kernel, self.L, self.Z, X)
+            unseen = unseen_variance(V, prior_variance[part])
+            yield Block(X, residual[part], precision, used, V, unseen, self.local(X))
 
 
 class Weighed(NamedTuple):
-    """What a rule makes of a block of rows.
+    """A block of rows, weighed by a rule.
 
     Attributes:
         weight, slope: ``b`` weights w̃ and slopes ∂_y log w̃².
-        pseudo: their pseudo-data; a row that does not count has no precision.
-        law: what the rows say of the noise law, where weights come from it: see :class:`LawSums`.
+        pseudo: their pseudo-data; a row of weight zero has no precision.
+        counts, gain, flagged: what the rows say of the noise law, as in :class:`Sums`.
     """
 
     weight: Tensor
     slope: Tensor
     pseudo: PseudoData
-    law: LawSums
-
-
-@dataclass(frozen=True)
-class LawSums:
-    """What rows say of the noise law: sums over rows.
-
-    Attributes:
-        counts: ``3`` expected numbers of rows with normal noise, of the tail and of outliers.
-        gain: how much better the law predicts the rows than normal noise, before the shares are paid for,
-            Σ_i log Z_i − Σ_c n_c log π_c − Σ_i log p_i0, p_i0 the density of row i under normal noise.
-    """
-
     counts: Tensor
     gain: Tensor
-
-    def __add__(self, other: LawSums) -> LawSums:
-        return LawSums(self.counts + other.counts, self.gain + other.gain)
-
-    @classmethod
-    def zero(cls, like: Tensor) -> LawSums:
-        """Of no rows."""
-        return cls(like.new_zeros(len(PRIOR_COUNTS)), like.new_zeros(()))
+    flagged: Tensor
 
 
 class Rule(Protocol):
     """How rows are weighed."""
 
-    def __call__(self, view: View, block: Block) -> Weighed:
+    def __call__(self, block: Block) -> Weighed:
         """Weights and pseudo-data of a block."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """Rows are weighed by their distance from the prior mean, by a function that needs no other rows.
-
-    Attributes:
-        weight: the function.
-        variance: noise variance σ².
-    """
+    """Rows are weighed by a given function of their residuals, with the noise variance σ²."""
 
     weight: WeightFunction
     variance: Tensor
 
-    def __call__(self, view: View, block: Block) -> Weighed:
+    def __call__(self, block: Block) -> Weighed:
         with torch.no_grad():
             w: Tensor = self.weight(block.residual, block.X, self.variance)
             slope = self.weight.slope(block.residual, block.X, self.variance)
-        return Weighed(w, slope, _pseudo(block, w, slope, self.variance), LawSums.zero(w))
+        zero = w.new_zeros(())
+        return Weighed(w, slope, block.pseudo(w, slope, self.variance), zero.expand(len(PRIOR_COUNTS)), zero, zero)
 
 
 @dataclass(frozen=True)
 class Link:
-    """What all rows, or a sample of them, say at one pass.
-
-    Attributes:
-        posterior: predicts f.
-        noise: the noise law by which these predictions are compared with the observations.
-    """
+    """One expectation step: a posterior predicts f, and the noise law compares predictions with observations."""
 
     posterior: SparsePosterior
     noise: Noise
@@ -116,7 +188,7 @@ class Link:
 
 @dataclass(frozen=True)
 class ByLaw:
-    """Rows are weighed by the noise law, given what other rows predict: first those of a sample, then all.
+    """Rows are weighed by the noise law, given predictions from other rows: first those of a sample, then all.
 
     The first posterior is that of the sample, with its weights. All rows, weighed by its predictions, make the second,
     which predicts each row from all others, and so on. The weight of a row is a function of x, y and the links, and is
@@ -129,47 +201,42 @@ class ByLaw:
 
     links: tuple[Link, ...]
 
-    def __call__(self, view: View, block: Block) -> Weighed:
-        nothing = torch.zeros_like(block.residual)
-        pseudo = PseudoData(nothing, nothing)
+    def __call__(self, block: Block) -> Weighed:
+        zero = torch.zeros_like(block.residual)
+        pseudo = PseudoData(zero, zero)
         for link in self.links:
-            predicted = block.leave_one_out(link.posterior, pseudo)
-            rows, noise = block.responsibilities(predicted, link.noise), link.noise
+            predicted, noise = block.leave_one_out(link.posterior, pseudo), link.noise
+            rows = block.responsibilities(predicted, noise)
             w = (rows.precision / block.local).sqrt()
             slope = rows.slope * block.local  # the shift of a row whose noise variance is σ² h
-            pseudo = _pseudo(block, w, slope, noise.variance)
-        return Weighed(w, slope, pseudo, _law_sums(block, predicted, rows, noise))
-
-    def then(self, link: Link) -> ByLaw:
-        """The rule with one more link."""
-        return ByLaw((*self.links, link))
-
-
-def _pseudo(block: Block, weight: Tensor, slope: Tensor, variance: Tensor) -> PseudoData:
-    found = pseudo_data(block.residual, weight, slope, variance, block.precision)
-    if block.used is None:
-        return found
-    return PseudoData(found.target, torch.where(block.used, found.root_precision, torch.zeros_like(weight)))
-
-
-def _law_sums(block: Block, predicted: LeaveOneOut, rows: Responsibilities, noise: Noise) -> LawSums:
-    """Sums over the rows of a block that count."""
-    counts, shares = by_component(rows.share), by_component(noise.law.log_shares(rows.share).exp())
-    mixture = rows.log_density - torch.special.xlogy(counts, shares).sum(dim=-1)
-    normal = block.responsibilities(predicted, Noise(NoiseLaw.normal(), noise.variance)).log_density
-    used = slice(None) if block.used is None else block.used
-    return LawSums(counts[used].sum(dim=0), (mixture - normal)[used].sum())
+            pseudo = block.pseudo(w, slope, noise.variance)
+        counts, shares = by_component(rows.share), by_component(noise.law.log_shares(rows.share).exp())
+        mixture = rows.log_density - torch.special.xlogy(counts, shares).sum(dim=-1)
+        normal = block.responsibilities(predicted, Noise(NoiseLaw.normal(), noise.variance)).log_density
+        used = slice(None) if block.used is None else block.used
+        gain, flagged = (mixture - normal)[used].sum(), (rows.outlier_probability > FLAGGED)[used].sum()
+        return Weighed(w, slope, pseudo, counts[used].sum(dim=0), gain, flagged)
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What a pass keeps of rows: the statistics of the posterior, and what they say of the noise law."""
+    """Sums over rows.
+
+    Attributes:
+        statistics: those of the posterior.
+        counts: ``3`` expected numbers of rows with normal noise, of the tail and of outliers.
+        gain: how much better the law predicts the rows than normal noise, before the prior of the shares,
+            Σ_i log Z_i − Σ_c n_c log π_c − Σ_i log p_i0, p_i0 the density of row i under normal noise.
+        flagged: number of rows flagged by the law.
+    """
 
     statistics: Statistics
-    law: LawSums
+    counts: Tensor
+    gain: Tensor
+    flagged: Tensor
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(self.statistics + other.statistics, self.law + other.law)
+        return Sums(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -180,37 +247,37 @@ class SumUp:
     rule: Rule
 
     def __call__(self, chunk: Chunk) -> Sums:
-        m = self.view.Z.shape[0]
-        zero = self.view.L.new_zeros(())
-        total = Sums(Statistics(zero.new_zeros(m, m), zero.new_zeros(m), zero, zero, zero, 0), LawSums.zero(zero))
-        for block in self.view.blocks(chunk):
-            weighed = self.rule(self.view, block)
-            V, unseen, pseudo = block.V, block.unseen, weighed.pseudo
-            if block.used is not None and not bool(block.used.all()):
-                pseudo = PseudoData(pseudo.target[block.used], pseudo.root_precision[block.used])
-                V, unseen = V[:, block.used], unseen[block.used]
-            total = total + Sums(statistics(V, pseudo, unseen), weighed.law)
-        return total
+        return functools.reduce(operator.add, map(self._of_block, self.view.blocks(chunk)))
+
+    def _of_block(self, block: Block) -> Sums:
+        weighed = self.rule(block)
+        V, unseen, pseudo = block.V, block.unseen, weighed.pseudo
+        if block.used is not None and not bool(block.used.all()):
+            pseudo = PseudoData(pseudo.target[block.used], pseudo.root_precision[block.used])
+            V, unseen = V[:, block.used], unseen[block.used]
+        return Sums(statistics(V, pseudo, unseen), weighed.counts, weighed.gain, weighed.flagged)
 
 
 class Diagnosis(NamedTuple):
-    """What the model says of each of ``n`` rows.
+    """Weights and leave-one-out predictions of ``n`` rows.
 
     Attributes:
-        weights: the weight of each.
-        mean, std: leave-one-out prediction of each observation, as one that is no outlier; for a row that does not
-            count, the prediction.
+        weights, slope: weight w̃ and slope ∂_y log w̃² of each.
+        mean, std: leave-one-out prediction of each observation as an inlier; the prediction for a row of weight zero.
         probability: probability that each is an outlier or has noise of the widest scale, given that prediction.
         variance: variance of f in that prediction.
+        unseen: the part of it that the inducing points do not see.
         row_noise: noise variance σ² h/p of each.
         precision: E[s⁻²], its squared weight by the law that flags rows.
     """
 
     weights: Tensor
+    slope: Tensor
     mean: Tensor
     std: Tensor
     probability: Tensor
     variance: Tensor
+    unseen: Tensor
     row_noise: Tensor
     precision: Tensor
 
@@ -234,37 +301,23 @@ class Diagnose:
     flags: Noise
 
     def __call__(self, chunk: Chunk) -> Diagnosis:
-        parts = [self._of_block(block) for block in self.view.blocks(chunk)]
-        if not parts:
-            return Diagnosis(*(chunk.y.new_zeros(0) for _ in Diagnosis._fields))
-        found = Diagnosis(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        parts = zip(*map(self._of_block, self.view.blocks(chunk)), strict=True)
+        found = Diagnosis(*map(torch.cat, parts))
         with torch.no_grad():
             return found._replace(mean=found.mean + self.view.prior_mean(chunk.X))
 
     def _of_block(self, block: Block) -> Diagnosis:
-        weighed = self.rule(self.view, block)
+        weighed = self.rule(block)
         predicted = block.leave_one_out(self.posterior, weighed.pseudo)
         rows, row_noise = block.responsibilities(predicted, self.flags), block.row_noise(self.noise.variance)
-        std = (predicted.variance + self.noise.law.variance * row_noise).sqrt()
-        w = weighed.weight.clamp_min(torch.finfo(std.dtype).tiny)
         return Diagnosis(
-            w, predicted.mean, std, rows.outlier_probability, predicted.variance, row_noise, rows.precision
+            weights=weighed.weight.clamp_min(torch.finfo(row_noise.dtype).tiny),
+            slope=weighed.slope,
+            mean=predicted.mean,
+            std=(predicted.variance + self.noise.law.variance * row_noise).sqrt(),
+            probability=rows.outlier_probability,
+            variance=predicted.variance,
+            unseen=block.unseen,
+            row_noise=row_noise,
+            precision=rows.precision,
         )
-
-
-@dataclass(frozen=True)
-class Distances:
-    """|y − m(x)| of the rows of a chunk that count."""
-
-    prior_mean: gpytorch.means.Mean
-
-    def __call__(self, chunk: Chunk) -> Tensor:
-        with torch.no_grad():
-            size: Tensor = (chunk.y - self.prior_mean(chunk.X)).abs()
-        used = used_rows(chunk)
-        return size if used is None else size[used]
-
-
-def used_rows(chunk: Chunk) -> Tensor | None:
-    """Flags of the rows of a chunk that count; ``None`` for all."""
-    return None if chunk.sample_weight is None else chunk.sample_weight > 0

@@ -1,10 +1,9 @@
-"""All rows weighed and summed up: the posterior of a sparse model and the noise law of all rows, in a few passes.
+"""Passes over all rows: a random sample, exact quantiles, and the posterior with weights and noise law.
 
-For a given weight function that is one pass, and for a threshold by the paper's rule four cheap ones before it. By the
-noise law of the sample each pass is an expectation step: all rows are predicted, by the sample first and then by all
-other rows, and their responsibilities add up to the law of all rows. If the noise of the sample is normal, one such
-pass decides whether that holds for all rows; if so, all weights are one. There a law has to earn its shares, also one
-that flags rows: rows are many, and the evidence is clear.
+For a given weight function the posterior takes one pass, after four cheap ones for a threshold by the paper's rule. By
+the noise law each pass is an expectation step: all rows are predicted, by the sample first and then by all other rows,
+and their responsibilities add up to the law of all rows. If the noise of the sample is normal, one such pass decides
+whether that holds for all rows, by the rule of :mod:`rcgp.training.robust`; if so, all weights are one.
 
 The noise variance stays that of the sample. Expected squares of all rows would understate it: variance that inducing
 points do not see is part of every prediction, but the posterior errs less.
@@ -13,16 +12,20 @@ points do not see is part of every prediction, but the posterior errs less.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import gpytorch
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rcgp.chunked.passes import ByLaw, Diagnose, Distances, Given, LawSums, Link, SumUp
-from rcgp.chunked.quantiles import order_statistics, quantiles
-from rcgp.chunked.views import Noise, View
-from rcgp.chunks import Chunks, Engine
+from rcgp.chunked.passes import ByLaw, Diagnose, Given, Link, Noise, Sums, SumUp, View
+from rcgp.chunks import Chunk, Chunks, Engine
 from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares
-from rcgp.core.sparse import SparsePosterior, condition_sparse
+from rcgp.core.sparse import SparsePosterior, Statistics, condition_sparse
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.models.sparse_rows import Rows
@@ -30,10 +33,156 @@ from rcgp.training.judgement import judge_rows
 from rcgp.weights import Constant, NoiseLaw, ThresholdWeight, WeightFunction
 from rcgp.weights.noise_law import OUTLIER_WIDTH
 
-__all__ = ["weigh_all"]
+__all__ = ["Sample", "all_rows", "draw", "order_statistics", "quantiles", "weigh_all"]
 
-# Expectation steps over all rows: one by what the sample predicts, two by what all other rows do.
+# Expectation steps over all rows: one by the predictions of the sample, two by those of all other rows.
 _LINKS = 3
+
+# A float64 as four digits of 16 bits.
+_DIGIT, _SHIFTS = 16, (48, 32, 16, 0)
+
+
+class Sample(NamedTuple):
+    """Some rows of positive weight, in their order.
+
+    Attributes:
+        X: ``k x d`` inputs.
+        y: ``k`` observations.
+        precision: ``k`` factors on their precision.
+        numbers: ``k`` row numbers in the table.
+    """
+
+    X: Tensor
+    y: Tensor
+    precision: Tensor
+    numbers: Tensor
+
+    @property
+    def sample_weight(self) -> Tensor | None:
+        """The factors on the precision; None if all are 1."""
+        return None if bool((self.precision == 1).all()) else self.precision
+
+    @property
+    def chunk(self) -> Chunk:
+        """These rows as a chunk."""
+        return Chunk(self.X, self.y, self.sample_weight, 0)
+
+    def part(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Sample:
+        """Some of these rows, by position or by flags."""
+        return Sample(*(values[torch.from_numpy(rows)] for values in self))
+
+
+def draw(chunks: Chunks, engine: Engine, sizes: tuple[int, int], seed: int) -> tuple[Sample, Sample, int]:
+    """A random sample without replacement, a larger one that contains it, and the number of rows of positive weight.
+
+    Two passes: one counts, and so checks, all rows; one reads those drawn. They do not depend on the chunks. Where
+    there are fewer rows than a sample's size, it holds them all.
+    """
+    firsts, counts = zip(*engine.collect(_count, chunks), strict=True)
+    total = sum(counts)
+    if total == 0:
+        raise ValueError("there is no row to fit: sample_weight is zero in every row")
+    drawn = np.random.default_rng(seed).choice(total, min(total, max(sizes)), replace=False)
+    starts = dict(zip(firsts, np.cumsum([0, *counts]).tolist(), strict=False))
+    some = _joined(engine.collect(_Fetch(np.sort(drawn), starts), chunks))
+    return some.part(np.isin(np.sort(drawn), drawn[: min(sizes)])), some, total
+
+
+def all_rows(chunks: Chunks, engine: Engine) -> Sample:
+    """All rows of positive weight, in memory."""
+    return _joined(engine.collect(_used, chunks))
+
+
+def _joined(parts: list[Sample]) -> Sample:
+    return Sample(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _used(chunk: Chunk) -> Sample:
+    """The rows of a chunk that have positive weight."""
+    weight = torch.ones_like(chunk.y) if chunk.sample_weight is None else chunk.sample_weight
+    rows = (weight > 0).nonzero().squeeze(-1)
+    return Sample(chunk.X[rows], chunk.y[rows], weight[rows], chunk.first + rows)
+
+
+def _count(chunk: Chunk) -> tuple[int, int]:
+    """The number of the first row, and how many rows have positive weight."""
+    return chunk.first, len(chunk.y) if chunk.sample_weight is None else int((chunk.sample_weight > 0).sum())
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """The drawn rows of a chunk.
+
+    Attributes:
+        drawn: sorted positions among the rows of positive weight.
+        starts: how many of those come before a chunk, by the number of its first row.
+    """
+
+    drawn: NDArray[np.int64]
+    starts: dict[int, int]
+
+    def __call__(self, chunk: Chunk) -> Sample:
+        used, start = _used(chunk), self.starts[chunk.first]
+        low, high = np.searchsorted(self.drawn, [start, start + len(used.y)])
+        return used.part(self.drawn[low:high] - start)
+
+
+def quantiles(
+    values: Callable[[Chunk], Tensor], chunks: Chunks, engine: Engine, levels: Sequence[float], count: int
+) -> list[float]:
+    """Quantiles of ``count`` non-negative values of rows, interpolated as :func:`torch.quantile` does. Four passes."""
+    ranks = torch.tensor(levels, dtype=torch.float64) * (count - 1)
+    around = torch.cat([ranks.floor(), ranks.ceil()]).long().tolist()
+    low, high = torch.tensor(order_statistics(values, chunks, engine, around), dtype=torch.float64).chunk(2)
+    found: list[float] = torch.lerp(low, high, ranks.frac()).tolist()
+    return found
+
+
+def order_statistics(
+    values: Callable[[Chunk], Tensor], chunks: Chunks, engine: Engine, ranks: Sequence[int]
+) -> list[float]:
+    """The order statistics of these ranks, from 0, of non-negative values of rows. Four passes; memory O(len(ranks)).
+
+    The bits of non-negative floating-point numbers, read as integers, are in the order of the numbers. So each is found
+    digit by digit, by counting the next 16 bits of the numbers that begin like it.
+    """
+    heads, left = [0] * len(ranks), list(ranks)  # the digits so far, and the rank among numbers that begin with them
+    for shift in _SHIFTS:
+        distinct = tuple(sorted(set(heads)))
+        below = engine.reduce(_Digits(values, distinct, shift), chunks).cumsum(dim=1)  # heads x 65536
+        for i, head in enumerate(heads):
+            row = below[distinct.index(head)]
+            digit = int(torch.searchsorted(row, left[i], right=True))
+            left[i] -= int(row[digit - 1]) if digit else 0
+            heads[i] = (head << _DIGIT) | digit
+    return torch.tensor(heads, dtype=torch.int64).view(torch.float64).tolist()
+
+
+@dataclass(frozen=True)
+class _Digits:
+    """How often each next digit follows the first ones: ``heads x 65536`` counts."""
+
+    values: Callable[[Chunk], Tensor]
+    heads: tuple[int, ...]
+    shift: int
+
+    def __call__(self, chunk: Chunk) -> Tensor:
+        bits = self.values(chunk).double().contiguous().view(torch.int64) >> self.shift
+        digits, head = bits & (2**_DIGIT - 1), bits >> _DIGIT
+        return torch.stack([torch.bincount(digits[head == known], minlength=2**_DIGIT) for known in self.heads])
+
+
+@dataclass(frozen=True)
+class _Distances:
+    """|y − m(x)| of the rows of a chunk that have positive weight."""
+
+    prior_mean: gpytorch.means.Mean
+
+    def __call__(self, chunk: Chunk) -> Tensor:
+        used = _used(chunk)
+        with torch.no_grad():
+            distance: Tensor = (used.y - self.prior_mean(used.X)).abs()
+        return distance
 
 
 def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int, *, learned: bool) -> Diagnose:
@@ -42,63 +191,59 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
     Cost (2.3 + links) m²n for each pass.
 
     Args:
-        model: the model of the sample, fitted. With a given weight, thresholds by the paper's rule become those of all
+        model: the fitted model of the sample. With a given weight, thresholds by the paper's rule become those of all
             rows.
         Z: ``m x d`` inducing points.
         chunks, engine: the rows, and what goes through them.
-        rows: number of rows that count.
+        rows: number of rows of positive weight.
         learned: whether weights come from the model's noise law.
     """
     view, variance = View.of(model, Z), model.noise.detach().clone()
     normal = Noise(NoiseLaw.normal(), variance)
+
+    def weighed_by(weight: WeightFunction, flags: Noise) -> Diagnose:
+        rule = Given(weight, variance)
+        return Diagnose(
+            view, rule, _posterior(view, engine.reduce(SumUp(view, rule), chunks).statistics), normal, flags
+        )
+
     if not learned:
         model.weight = _with_thresholds(model, chunks, engine, rows)
         judged = judge_rows(model, learn=True)
-        return _weighed_by(Given(model.weight, variance), view, normal, Noise(judged.law, judged.noise), chunks, engine)
-    law = model.noise_law
-    is_normal = law.is_normal
-    if is_normal:  # is it, for all rows? The law before any data, to begin with.
-        with torch.no_grad():
+        return weighed_by(model.weight, Noise(judged.law, judged.noise))
+    law, undecided = model.noise_law, model.noise_law.is_normal
+    with torch.no_grad():
+        sample = Rows(view.kernel, model.train_X, view.Z).statistics(model.training_terms().pseudo)
+        if undecided:  # start from the law before any data
             width = OUTLIER_WIDTH * robust_spread(model.residual())
-        law = NoiseLaw.of_counts(variance.new_tensor(PRIOR_COUNTS), width)
-    rule = ByLaw((Link(_contiguous(_posterior_of_sample(model, view)), Noise(law, variance)),))
+            law = NoiseLaw.of_counts(variance.new_tensor(PRIOR_COUNTS), width)
+    rule = ByLaw((Link(_posterior(view, sample), Noise(law, variance)),))
     while True:
         sums = engine.reduce(SumUp(view, rule), chunks)
-        if is_normal and not _law_gain(sums.law) > 0.0:
-            return _weighed_by(Given(Constant(), variance), view, normal, normal, chunks, engine)
-        is_normal = False
-        posterior = _contiguous(condition_sparse(view.L, sums.statistics))
-        counts = variance.new_tensor(PRIOR_COUNTS) + sums.law.counts
-        noise = Noise(NoiseLaw.of_counts(counts, law.width), variance)
+        if undecided and not _law_wins(sums):
+            return weighed_by(Constant(), normal)
+        undecided = False
+        posterior = _posterior(view, sums.statistics)
+        noise = Noise(NoiseLaw.of_counts(variance.new_tensor(PRIOR_COUNTS) + sums.counts, law.width), variance)
         if len(rule.links) == _LINKS:
             return Diagnose(view, rule, posterior, noise, noise)
-        rule = rule.then(Link(posterior, noise))
+        rule = ByLaw((*rule.links, Link(posterior, noise)))
 
 
-def _weighed_by(rule: Given, view: View, noise: Noise, flags: Noise, chunks: Chunks, engine: Engine) -> Diagnose:
-    """All rows weighed by a function that needs no other rows, in one pass."""
-    sums = engine.reduce(SumUp(view, rule), chunks)
-    return Diagnose(view, rule, _contiguous(condition_sparse(view.L, sums.statistics)), noise, flags)
+def _law_wins(sums: Sums) -> bool:
+    """Whether the law has the larger evidence than normal noise, given predictions of all rows, by a lower bound.
+
+    A law that flags rows competes with all rows of normal noise under the same prior of the shares.
+    """
+    all_normal = evidence_of_shares(torch.stack([sums.counts.sum(), *sums.counts.new_zeros(2)]))
+    needed = float(all_normal) if bool(sums.flagged > 0) else 0.0
+    return float(sums.gain + evidence_of_shares(sums.counts)) > needed
 
 
-def _law_gain(sums: LawSums) -> float:
-    """Log evidence of the law over that of normal noise, given predictions of all rows: a lower bound."""
-    return float(sums.gain + evidence_of_shares(sums.counts))
-
-
-def _contiguous(posterior: SparsePosterior) -> SparsePosterior:
-    """With matrices stored by rows, as they are read from a file: so the same bits come of them."""
-    return SparsePosterior(
-        posterior.L, posterior.L_B.contiguous(), posterior.root.contiguous(), posterior.alpha.contiguous()
-    )
-
-
-def _posterior_of_sample(model: RCGP, view: View) -> SparsePosterior:
-    """The posterior of the sample alone, with its weights."""
-    with torch.no_grad():
-        return condition_sparse(
-            view.L, Rows(view.kernel, model.train_X, view.Z).statistics(model.training_terms().pseudo)
-        )
+def _posterior(view: View, statistics: Statistics) -> SparsePosterior:
+    """The posterior, with matrices stored by rows as they are read from a file: a saved model gives the same bits."""
+    found = condition_sparse(view.L, statistics)
+    return SparsePosterior(found.L, found.L_B.contiguous(), found.root.contiguous(), found.alpha.contiguous())
 
 
 def _with_thresholds(model: RCGP, chunks: Chunks, engine: Engine, rows: int) -> WeightFunction:
@@ -110,7 +255,7 @@ def _with_thresholds(model: RCGP, chunks: Chunks, engine: Engine, rows: int) -> 
     weight = copy.deepcopy(model.weight)
     by_rule = [part for part in weight.modules() if isinstance(part, ThresholdWeight) and part.log_c is None]
     if by_rule:
-        distances = Distances(copy.deepcopy(model.mean).requires_grad_(False))
+        distances = _Distances(copy.deepcopy(model.mean).requires_grad_(False))
         found = quantiles(distances, chunks, engine, [1.0 - part.epsilon for part in by_rule], rows)
         if min(found) == 0.0:
             largest = order_statistics(distances, chunks, engine, [rows - 1])[0]

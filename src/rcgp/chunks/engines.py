@@ -1,58 +1,56 @@
-"""Who works on the rows: one after the other here, or several threads at once. (A cluster: ``dask_engine``.)"""
+"""Engines, which give a task all chunks of a table: one after the other, on threads, or on a Dask cluster."""
 
 from __future__ import annotations
 
 import functools
 import operator
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from rcgp.chunks.chunk import Chunk, Chunks, Piece
 
-__all__ = ["Engine", "Serial", "Threads", "added", "torch_threads"]
+__all__ = ["Engine", "Gather", "Serial", "Threads", "added", "engine_for", "torch_threads"]
 
 T = TypeVar("T")
 
+#: Makes one list, or one sum, of results.
+Gather = Callable[[Iterable[Any]], Any]
 
-class Engine(Protocol):
-    """Gives a task all chunks of a table. Whoever does the work, the order of the rows decides the answer."""
+
+class Engine(ABC):
+    """Gives a task all chunks of a table. The result depends on the order of the rows, not on the engine."""
 
     def collect(self, task: Callable[[Chunk], T], chunks: Chunks) -> list[T]:
         """The result of each chunk, in the order of the rows."""
-        ...
+        return [result for results in self.results(task, chunks, list) for result in results]
 
     def reduce(self, task: Callable[[Chunk], T], chunks: Chunks) -> T:
         """The sum of the results by ``+``, of which only a few are in memory at a time."""
-        ...
+        total: T = added(self.results(task, chunks, added))
+        return total
+
+    @abstractmethod
+    def results(self, task: Callable[[Chunk], T], chunks: Chunks, gather: Gather) -> Iterable[Any]:
+        """The results of consecutive chunks, gathered into lists or sums, in the order of the rows."""
 
 
 class Serial(Engine):
     """One chunk after the other, with all threads of torch."""
 
-    def collect(self, task: Callable[[Chunk], T], chunks: Chunks) -> list[T]:
-        return [task(chunk) for chunk in chunks]
-
-    def reduce(self, task: Callable[[Chunk], T], chunks: Chunks) -> T:
-        return added(task(chunk) for chunk in chunks)
-
-
-def added(results: Iterable[T]) -> T:
-    """The sum of at least one result, from the first to the last."""
-    plus: Callable[[Any, Any], Any] = operator.add
-    total: T = functools.reduce(plus, results)
-    return total
+    def results(self, task: Callable[[Chunk], T], chunks: Chunks, gather: Gather) -> Iterable[Any]:
+        return [gather(map(task, chunks))]
 
 
 class Threads(Engine):
-    """Several chunks at a time in this process, read by the thread that works on them.
+    """Several chunks at a time in this process, each read by the thread that works on it, a few ahead.
 
-    The threads of torch are divided among them, so that together they use as many as before. The results are added in
-    the order of the rows: the answer does not depend on which is done first.
+    The threads divide those of torch among them. Results are added in the order of the rows, whichever is done first.
 
     Args:
         count: number of threads.
@@ -63,18 +61,7 @@ class Threads(Engine):
             raise ValueError(f"threads must be at least 1, got {count}")
         self.count = int(count)
 
-    def collect(self, task: Callable[[Chunk], T], chunks: Chunks) -> list[T]:
-        return [result for results in self._results(task, chunks, list) for result in results]
-
-    def reduce(self, task: Callable[[Chunk], T], chunks: Chunks) -> T:
-        total: T = added(self._results(task, chunks, added))
-        return total
-
-    def _results(
-        self, task: Callable[[Chunk], T], chunks: Chunks, gather: Callable[[Iterable[T]], Any]
-    ) -> Iterator[Any]:
-        """What each piece gives, in order; a few pieces are under way ahead of the one that is waited for."""
-
+    def results(self, task: Callable[[Chunk], T], chunks: Chunks, gather: Gather) -> Iterator[Any]:
         def work(piece: Piece) -> Any:
             return gather(task(chunk) for chunk in piece())
 
@@ -87,14 +74,45 @@ class Threads(Engine):
                         yield waiting.popleft().result()
                 while waiting:
                     yield waiting.popleft().result()
-            finally:  # after an error, or an interrupt, what has not begun is not begun
+            finally:  # after an error or an interrupt, start no further piece
                 for future in waiting:
                     future.cancel()
 
 
+def engine_for(chunks: Chunks, *, client: Any = None, threads: int | None = None) -> Engine:
+    """The engine for these chunks.
+
+    Args:
+        chunks: the rows.
+        client: a ``distributed.Client``: the workers of its cluster, for Dask data and Parquet files.
+        threads: number of threads of this process.
+
+    Returns:
+        By default, one chunk after the other in this process; for Dask data, the workers of Dask's default client if
+        there is one.
+    """
+    if client is not None and threads is not None:
+        raise ValueError("client and threads exclude each other: the workers of a cluster have threads of their own")
+    if threads is not None:
+        return Threads(threads)
+    if client is None and not hasattr(chunks, "blocks"):  # not Dask data; Dask may not be installed
+        return Serial()
+    from rcgp.chunks.dask import DaskEngine, current_client
+
+    client = client if client is not None else current_client()
+    return Serial() if client is None else DaskEngine(client)
+
+
+def added(results: Iterable[T]) -> T:
+    """The sum of at least one result, from the first to the last."""
+    plus: Callable[[Any, Any], Any] = operator.add
+    total: T = functools.reduce(plus, results)
+    return total
+
+
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """So many threads of torch, and afterwards as many as before."""
+    """Set the number of torch's threads, and restore it."""
     before = torch.get_num_threads()
     if before == count:
         yield

@@ -24,15 +24,15 @@ __all__ = ["ParquetChunks"]
 class ParquetChunks(Chunks):
     """The rows of one or more Parquet files, in the order of the files and of the rows in them.
 
-    The rows are counted from the files' footers. A piece is a row group: a path and a number, which a worker elsewhere
-    can read as well if it sees the same files. Memory O(chunk · d), and what pyarrow reads ahead.
+    Rows are counted from the files' footers. A piece is a row group: a path and a number, which any worker that sees
+    the files can read. Memory O(chunk · d), and what pyarrow reads ahead.
 
     Args:
         paths: a file, several files, or a pattern such as ``"data/*.parquet"``, whose files are sorted by name.
         y: the name of the column of observations.
         sample_weight: the name of a column, or None.
-        features: names of the columns to take; without them all others, which then must be numbers.
-        rows: the most rows of a chunk; of each row group the last chunk may be shorter.
+        features: names of the columns to take; by default all others, which then must be numbers.
+        rows: the most rows of a chunk; the last chunk of a row group may be shorter.
     """
 
     def __init__(
@@ -44,28 +44,26 @@ class ParquetChunks(Chunks):
         rows: int | None = None,
     ) -> None:
         files = _files(paths)
-        self._sizes = [(path, _row_groups(path)) for path in files]
-        if not any(size for _, groups in self._sizes for size in groups):
+        footers = [_footer(path) for path in files]
+        self._sizes = [(path, sizes) for path, (sizes, _) in zip(files, footers, strict=True)]
+        if not any(size for _, sizes in self._sizes for size in sizes):
             raise ValueError(f"X is empty: there is no row in {', '.join(files)}")
-        if features is None:
-            taken = {y, sample_weight}
-            features = [name for name in _columns(files[0]) if name not in taken]
+        if features is None:  # without an index that pandas wrote without a name
+            columns = [name for name in footers[0][1].names if not name.startswith("__index_level_")]
+            features = [name for name in columns if name not in (y, sample_weight)]
         self.names = tuple(features)
         self.columns = len(self.names)
         if not self.columns:
             raise ValueError(f"X has no columns besides y and sample_weight in {files[0]}")
-        for path in files:
-            _check_columns(path, (*self.names, y, *([] if sample_weight is None else [sample_weight])))
+        for path, (_, schema) in zip(files, footers, strict=True):
+            _check_columns(path, schema, (*self.names, y, *([] if sample_weight is None else [sample_weight])))
         self._y, self._sample_weight = y, sample_weight
         self.rows = default_rows(self.columns, rows)
 
-    def __len__(self) -> int:
-        return sum(-(-size // self.rows) for _, groups in self._sizes for size in groups)
-
     def pieces(self) -> Iterator[Piece]:
         first = 0
-        for path, groups in self._sizes:
-            for number, size in enumerate(groups):
+        for path, sizes in self._sizes:
+            for number, size in enumerate(sizes):
                 if size:
                     yield RowGroup(path, number, first, size, self.names, self._y, self._sample_weight, self.rows)
                 first += size
@@ -73,7 +71,7 @@ class ParquetChunks(Chunks):
 
 @dataclass(frozen=True)
 class RowGroup:
-    """One row group of a file: small, and read where it is called."""
+    """One row group of a file: a small object, read where it is called."""
 
     path: str
     number: int
@@ -101,21 +99,20 @@ class RowGroup:
 
 
 def _values(batch: Any, name: str) -> Any:
-    """A column of a batch in float64, with NaN for what is missing."""
-    # By position: read by name, "a.b" may also bring a field inside a column called a.
+    """A column of a batch in float64, with NaN for missing values."""
+    # By position: by name, "a.b" may also select a field inside a column called a.
     column = batch.column(batch.schema.get_field_index(name))
     return column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
 
 def _files(paths: str | Path | Sequence[str | Path]) -> list[str]:
-    """The paths of the files; a pattern becomes the files that it fits, sorted by name."""
+    """The paths of the files; a pattern becomes the files that match it, sorted by name."""
     found: list[str] = []
-    for path in [paths] if isinstance(paths, str | Path) else paths:
-        name = str(path)
-        fitting = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))
-        if not fitting:
+    for name in map(str, [paths] if isinstance(paths, str | Path) else paths):
+        matches = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))
+        if not matches:
             raise FileNotFoundError(f"X: there is no file {name!r}, nor one that fits it as a pattern")
-        found += fitting
+        found += matches
     for name in found:
         if any(suffix in (".csv", ".tsv", ".txt") for suffix in Path(name).suffixes):
             raise ValueError(
@@ -125,34 +122,22 @@ def _files(paths: str | Path | Sequence[str | Path]) -> list[str]:
             )
         if Path(name).is_dir():
             raise IsADirectoryError(f"X: {name!r} is a folder; give its files, as in '{name}/*.parquet'")
-    if not found:
-        raise ValueError("X is an empty list of files")
     return found
 
 
-def _metadata(path: str) -> Any:
+def _footer(path: str) -> tuple[list[int], Any]:
+    """The number of rows of each row group of a file, and its schema."""
     try:
         with pq.ParquetFile(path) as file:
-            return file.metadata, file.schema_arrow
+            metadata, schema = file.metadata, file.schema_arrow
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"{path} is not a Parquet file or is damaged: {error}") from None
+    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)], schema
 
 
-def _row_groups(path: str) -> list[int]:
-    """The number of rows of each row group."""
-    metadata, _ = _metadata(path)
-    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-
-
-def _columns(path: str) -> list[str]:
-    """The names of the columns; an index that pandas wrote without a name is left out."""
-    _, schema = _metadata(path)
-    return [name for name in schema.names if not name.startswith("__index_level_")]
-
-
-def _check_columns(path: str, names: tuple[str, ...]) -> None:
+def _check_columns(path: str, schema: Any, names: tuple[str, ...]) -> None:
     """Raise a ValueError unless each of these columns is there, once, and numeric."""
-    _, schema = _metadata(path)
+    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     others = []
     for name in names:
         if schema.names.count(name) != 1:
@@ -160,8 +145,7 @@ def _check_columns(path: str, names: tuple[str, ...]) -> None:
             problem = "has no column" if name not in schema.names else "has more than one column"
             raise ValueError(f"{path} {problem} {name!r}; its columns are {known}")
         kind = schema.field(name).type
-        tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-        if not any(test(kind) for test in tests):
+        if not any(test(kind) for test in numeric):
             others.append(f"{name!r} ({kind})")
     if others:
         raise ValueError(

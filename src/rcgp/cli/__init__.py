@@ -1,15 +1,13 @@
 """The command line: a table in, a robust fit, predictions, suspicious rows or a report out.
 
-``program``   arguments in, an exit code out.
-``app``       the commands; ``rcgp --help`` is their manual.
-``options``   what several commands can be told.
-``fitting``   from a file to a fitted model, with progress.
-``printing``  what the commands show.
-``predicting`` the tables that commands write: predictions, and a table with its outliers marked.
-``optimise``  a program of the user's, optimised although some of its answers are wrong.
+``app``       the commands, and :func:`run`: arguments in, an exit code out; ``rcgp --help`` is the manual.
+``options``   options that several commands share.
+``fitting``   from files to a fitted model or to predictions, with progress.
+``results``   what the commands print and write.
+``optimise``  optimisation of the user's program.
 ``demo``      a plain and a robust GP on made-up data with outliers.
 """
 
-from rcgp.cli.program import run
+from rcgp.cli.app import run
 
 __all__ = ["run"]

@@ -1,34 +1,33 @@
-"""The commands and their options. Results go to standard output, everything else to standard error.
+"""The commands of ``rcgp`` and their options. Results go to standard output, everything else to standard error.
 
-The libraries that take a second to import are imported by the commands that need them, so that ``--help`` answers at
-once.
+Libraries that take a second to import are imported by the commands that need them, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 import rcgp
-from rcgp.cli.options import (
-    Data,
-    DateFormat,
-    DecimalOption,
-    Missing,
-    MissingOption,
-    Options,
-    RowId,
-    Separator,
-    TextEncoding,
-    with_options,
-)
+from rcgp.cli.options import Data, Options, ReadingOptions, with_options
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from rcgp.cli.fitting import Fitted
+
+__all__ = ["app", "run"]
+
+_BAD_INPUT, _INTERRUPTED = 2, 130
+
+# The class of all errors of usage, to which Typer gives no public name.
+_UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     help="Gaussian process regression that outliers cannot break: from a table with bad values in it to a robust fit, "
@@ -41,6 +40,47 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code. Bad input gives one sentence, not a traceback."""
+    command: Any = typer.main.get_command(app)
+    given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    name = f"{given[0]} " if given[0] in command.commands else ""
+    try:
+        # Not command.main, which exits in ways of its own.
+        with command.make_context("rcgp", list(given)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        return int(done.exit_code)
+    except _UsageError as error:
+        sentence = error.format_message().removeprefix("Value error, ").rstrip(".").replace(": Value error,", ":")
+        return _fail(f"{sentence}; 'rcgp {name}--help' says more")
+    except (KeyboardInterrupt, typer.Abort):
+        kept = "finished runs are kept, and the same command goes on from there"
+        return _fail(f"interrupted; {kept if name == 'reproduce ' else 'nothing was written'}", _INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has closed it
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        return _fail("there is not enough memory for a table of this size")
+    except ModuleNotFoundError as error:
+        if error.name == "rcgp_paper":
+            return _fail("'rcgp reproduce' needs rcgp-paper; pip install \"rcgp[paper]\" brings it")
+        return _fail(f'{error.name} is missing; pip install "rcgp[demo]" brings everything that the commands use')
+    except OSError as error:
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    except (ValueError, ArithmeticError) as error:  # a matrix that is not positive definite is an ArithmeticError
+        return _fail(" ".join(str(error).split()) or type(error).__name__)
+    return 0
+
+
+def _fail(sentence: str, code: int = _BAD_INPUT) -> int:
+    # Bytes that are not text, from a file name say, must not fail here again.
+    print(f"rcgp: {sentence.encode('utf-8', 'backslashreplace').decode()}", file=sys.stderr)
+    return code
 
 
 @app.callback(invoke_without_command=True)
@@ -64,35 +104,29 @@ def fit(
 
     Example: [bold]rcgp fit houses.csv --target price --model houses.rcgp[/bold]
     """
-    from rcgp.cli.fitting import fit_table
-    from rcgp.cli.printing import print_doubts, print_notices, print_summary
+    from rcgp.cli.results import print_doubts, print_summary
     from rcgp.estimator.saved import save
 
     if model is not None:
         _check_output(model, data)
-    fitted = fit_table(data, options, _messages())
-    print_notices(fitted.notices, _messages())
+    fitted = _fit(data, options)
     print_summary(fitted, _results(), top)
     print_doubts(fitted.model.doubts_, _messages())
     if model is not None:
         save(fitted.model, model, table=fitted.encoding.to_json())
-        _messages().print(f"\nmodel saved in {model}", markup=False, soft_wrap=True)
+        _say(f"\nmodel saved in {model}")
 
 
 @app.command()
+@with_options
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="File that 'rcgp fit' saved.", show_default=False)],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with the same columns.")],
+    options: ReadingOptions,
     output: Annotated[
         Path | None,
         typer.Option(help="CSV or Parquet file to write; standard output by default.", show_default=False),
     ] = None,
-    row_id: RowId = None,
-    missing: MissingOption = Missing.error,
-    encoding: TextEncoding = None,
-    decimal: DecimalOption = None,
-    separator: Separator = None,
-    date_format: DateFormat = None,
 ) -> None:
     """Predict new rows: mean, standard deviation and 95 % interval of a new observation in each.
 
@@ -103,19 +137,16 @@ def predict(
 
     Example: [bold]rcgp predict houses.rcgp new.csv --output predictions.csv[/bold]
     """
-    from rcgp.cli.predicting import predictions, write_table
-    from rcgp.cli.printing import print_notices
-    from rcgp.table import CsvFormat
+    from rcgp.cli.fitting import predictions
+    from rcgp.cli.results import print_notices, write_table
 
     if output is not None:
-        _check_table_output(output, data, model)
-    table, notices = predictions(
-        model, data, missing.value, row_id, CsvFormat(encoding, separator, decimal, date_format)
-    )
+        _check_output(output, data, model, table=True)
+    table, notices = predictions(model, data, options)
     print_notices(notices, _messages())
     write_table(table, output)
     if output is not None:
-        _messages().print(f"{len(table)} predictions written to {output}", markup=False, soft_wrap=True)
+        _say(f"{len(table)} predictions written to {output}")
 
 
 @app.command()
@@ -137,13 +168,11 @@ def outliers(
 
     Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
     """
-    from rcgp.cli.fitting import fit_table
-    from rcgp.cli.printing import outliers_json, print_doubts, print_notices, print_rows, print_verdict, suspicion
+    from rcgp.cli.results import outliers_json, print_doubts, print_rows, print_verdict, suspicion
 
-    fitted = fit_table(data, options, _messages())
+    fitted = _fit(data, options)
     rows = suspicion(fitted.model, fitted.y, fitted.expected, fitted.names)
     rows = (rows[rows["outlier"]] if only_flagged else rows).head(len(rows) if top is None else top)
-    print_notices(fitted.notices, _messages())
     if as_json:
         typer.echo(json.dumps(outliers_json(fitted, rows), ensure_ascii=False))
     else:
@@ -165,31 +194,27 @@ def report(
 
     Example: [bold]rcgp report houses.csv --target price --output report.html[/bold]
     """
-    from rcgp.cli.fitting import fit_plain, fit_table
-    from rcgp.cli.printing import print_doubts, print_notices
+    from rcgp.cli import fitting
+    from rcgp.cli.results import print_doubts
     from rcgp.report import write_report
 
     _check_output(output, data)
-    fitted = fit_table(data, options, _messages())
-    plain = fit_plain(fitted, options, _messages())
-    print_notices(fitted.notices, _messages())
+    fitted = _fit(data, options)
+    plain = fitting.fit_plain(fitted, options, _messages())
     with _messages().status("Drawing the page"):
-        # The page is in the units of the fit; it has no others.
-        target = f"log {options.target}" if options.log else options.target
         write_report(
             output,
             fitted.model,
             plain,
             fitted.X,
             fitted.fitted_y,
-            target=target,
+            target=f"log {options.target}" if options.log else options.target,  # the page is in the units of the fit
             rows=fitted.labels,
             notices=fitted.notices,
             columns=fitted.encoding.columns,
         )
-    size = output.stat().st_size / 1e6
     print_doubts(fitted.model.doubts_, _messages())
-    _messages().print(f"report written to {output} ({size:.1f} MB): open it in a browser", markup=False, soft_wrap=True)
+    _say(f"report written to {output} ({output.stat().st_size / 1e6:.1f} MB): open it in a browser")
 
 
 @app.command()
@@ -209,17 +234,14 @@ def clean(
 
     Example: [bold]rcgp clean houses.csv --target price --output clean.csv --drop[/bold]
     """
-    from rcgp.cli.fitting import fit_table
-    from rcgp.cli.predicting import cleaned, write_table
-    from rcgp.cli.printing import print_doubts, print_notices
+    from rcgp.cli.results import NEW_COLUMNS, cleaned, print_doubts, write_table
 
-    _check_table_output(output, data)
-    fitted = fit_table(data, options, _messages(), new_columns=("outlier_probability", "expected", "outlier"))
-    table, told = cleaned(fitted, drop)
-    print_notices(fitted.notices, _messages())
+    _check_output(output, data, table=True)
+    fitted = _fit(data, options, NEW_COLUMNS)
+    table, summary = cleaned(fitted, drop)
     write_table(table, output, fitted.table.attrs.get("separator", ","), options.decimal or ".")
     print_doubts(fitted.model.doubts_, _messages())
-    _messages().print(f"{told} written to {output}", markup=False, soft_wrap=True)
+    _say(summary.format(output=output))
 
 
 @app.command()
@@ -275,21 +297,30 @@ def demo(
 
 
 def _add_commands(group: str = "rcgp.commands") -> None:
-    """Commands of other packages: ``reproduce`` of rcgp-paper. A package names them as entry points."""
+    """Add the commands of other packages, which are entry points: ``reproduce`` of rcgp-paper."""
     found = {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
     for name, entry in sorted(found.items()):
         app.command(name)(entry.load())
     if "reproduce" not in found:
-        app.command(
-            "reproduce", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-        )(_missing_paper)
+        anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+        app.command("reproduce", hidden=True, context_settings=anything)(_missing_paper)
 
 
 def _missing_paper() -> None:
     raise ModuleNotFoundError("rcgp-paper is not installed", name="rcgp_paper")
 
 
-def _check_output(path: Path, *inputs: Path) -> None:
+def _fit(data: Path, options: Options, new_columns: tuple[str, ...] = ()) -> Fitted:
+    """Fit a table and print the notices."""
+    from rcgp.cli.fitting import fit_table
+    from rcgp.cli.results import print_notices
+
+    fitted = fit_table(data, options, _messages(), new_columns)
+    print_notices(fitted.notices, _messages())
+    return fitted
+
+
+def _check_output(path: Path, *inputs: Path, table: bool = False) -> None:
     """Refuse, before any work is done, an output that cannot be written in the end, or that is one of the inputs."""
     from rcgp.saving import check_writable
 
@@ -297,12 +328,7 @@ def _check_output(path: Path, *inputs: Path) -> None:
     for given in inputs:
         if path.exists() and given.exists() and path.samefile(given):
             raise ValueError(f"{str(path)!r} is an input: writing there would overwrite it; choose another name")
-
-
-def _check_table_output(path: Path, *inputs: Path) -> None:
-    """As :func:`_check_output`, for a table."""
-    _check_output(path, *inputs)
-    if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
+    if table and path.suffix.lower() in (".xlsx", ".xls", ".ods"):
         raise ValueError(f"{str(path)!r}: tables are written as .csv or .parquet")
 
 
@@ -312,6 +338,10 @@ def _results() -> Console:
 
 def _messages() -> Console:
     return Console(stderr=True, highlight=False)
+
+
+def _say(message: str) -> None:
+    _messages().print(message, markup=False, soft_wrap=True)
 
 
 _add_commands()

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from rcgp.cli.printing import number, print_rows, suspicion
-from rcgp.estimator import RCGPRegressor
-from rcgp.estimator.outliers import FLAG_RULE, NoiseLawWarning
+from rcgp.cli.results import number, print_rows, suspicion
+from rcgp.estimator import FLAG_RULE, NoiseLawWarning, RCGPRegressor
 from rcgp.saving import write_whole
 
 __all__ = ["draw", "made_up_data", "run_demo"]
@@ -113,9 +112,8 @@ def draw(table: pd.DataFrame, truth: Numbers, models: dict[str, RCGPRegressor], 
     for name, model in models.items():
         mean, std = model.predict(table[["x"]], return_std=True)
         top.plot(x, mean, color=_COLOURS[name], label=name)
-        top.fill_between(
-            x, mean - _NORMAL_95 * std, mean + _NORMAL_95 * std, color=_COLOURS[name], alpha=0.2, linewidth=0
-        )
+        half = _NORMAL_95 * std
+        top.fill_between(x, mean - half, mean + half, color=_COLOURS[name], alpha=0.2, linewidth=0)
     top.set(ylabel="y", ylim=(low, high))
     top.legend(loc="lower left", ncols=3, frameon=False)
     top.set_title("10 % outliers (most beyond the frame): a plain and a robust conjugate GP, with bands of 95 % for f")

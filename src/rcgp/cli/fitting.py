@@ -1,4 +1,4 @@
-"""From a table in a file to a fitted model: what ``fit``, ``outliers`` and ``report`` have in common."""
+"""From a table in a file to a fitted model, and from a saved model and a table to predictions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from sklearn.exceptions import ConvergenceWarning
 
 from rcgp import FitError
-from rcgp.chunked.memory import available_memory, gigabytes, inducing_bytes
-from rcgp.cli.options import Choice, Options, Weight, many
-from rcgp.estimator import RCGPRegressor, SparseRCGPRegressor
-from rcgp.estimator.intervals import IntervalWarning, doubt_of
-from rcgp.estimator.outliers import NoiseLawWarning
+from rcgp.chunked.resources import available_memory, gigabytes, inducing_bytes
+from rcgp.cli.options import Choice, Options, ReadingOptions, Weight, many
+from rcgp.estimator import NoiseLawWarning, RCGPRegressor, SparseRCGPRegressor
+from rcgp.estimator.doubts import IntervalWarning, doubt_of
+from rcgp.estimator.saved import load_with_table
 from rcgp.models.defaults import NORMAL_MAD
+from rcgp.saving import SavedModelError
 from rcgp.table import (
+    Column,
     CsvFormat,
     Encoding,
     TableError,
@@ -35,7 +37,7 @@ from rcgp.table import (
     suspicious_inputs,
 )
 
-__all__ = ["Fitted", "Regressor", "fit_plain", "fit_table"]
+__all__ = ["Fitted", "Regressor", "fit_plain", "fit_table", "predictions"]
 
 Regressor: TypeAlias = RCGPRegressor | SparseRCGPRegressor
 
@@ -90,18 +92,16 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
     Raises:
         TableError: also if the table has one of the new columns already.
     """
-    form = CsvFormat(options.encoding, options.separator, options.decimal, options.date_format)
+    form = _csv_format(options)
     table = read_table(path, form)
     columns = list(table.columns)
     for name in set(new_columns) & set(columns):
         raise TableError(f"the table already has a column {name!r}: rename it, or start from the table without it")
     features = _column_names(options.features, columns) if options.features else None
     exclude = _column_names(options.exclude or (), columns)
-    encoding, notices = learn_encoding(
-        table, options.target, features, options.missing.value, exclude, form, options.row_id
-    )
+    encoding, notices = learn_encoding(table, options.target, features, options.missing, exclude, form, options.row_id)
     encoding = replace(encoding, log=options.log)
-    encoded = encode(table, encoding, options.missing.value)
+    encoded = encode(table, encoding, options.missing)
     if encoded.y is None:  # which encode gives when asked for it
         raise TypeError("the target is missing")
     rows = len(encoded.y)
@@ -112,7 +112,7 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
     _fit(model, encoded.X, y, console, "Fitting the model")
     notices += [*encoded.notices, *suspicious_inputs(encoded.X, encoding)]
     notices += [] if options.log else _skew_notices(encoded.y)
-    notices += [*_choice_notices(model, rows, choice, options), *_fit_notices(model, y)]
+    notices += _fit_notices(model, y, choice, options)
     names = row_names(table, encoding.row_id)
     names = None if names is None else names.loc[encoded.y.index]
     return Fitted(model, encoding, encoded.X, encoded.y, notices, table, names)
@@ -120,9 +120,74 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
 
 def fit_plain(fitted: Fitted, options: Options, console: Console) -> Regressor:
     """An ordinary GP of the same data, for comparison; sparse if the other is."""
-    plain = _regressor(options, options.for_rows(len(fitted.y)), Weight.constant)
+    plain = _regressor(options, options.for_rows(len(fitted.y)), "constant")
     _fit(plain, fitted.X, fitted.fitted_y, console, "Fitting a plain GP to compare")
     return plain
+
+
+def predictions(model_path: Path, data_path: Path, options: ReadingOptions) -> tuple[pd.DataFrame, list[str]]:
+    """Mean, standard deviation and 95 % interval of a new observation in each row of a table, and notices.
+
+    What the options leave open is as in the training table.
+    """
+    try:
+        model, saved = load_with_table(model_path)
+    except SavedModelError as error:
+        if data_path.suffix == ".rcgp":
+            raise TableError(f"{error}; the model comes first, then the table") from error
+        raise
+    if (outputs := model.n_outputs_) > 1:
+        raise TableError(f"{str(model_path)!r} has {outputs} outputs; predict with it in Python: rcgp.load(...)")
+    known = None if saved is None else Encoding.from_json(saved)
+    given = _csv_format(options)
+    form = given if known is None else known.form.overridden_by(given)
+    table = read_table(data_path, form)
+    encoding = replace(_columns_of(model, table) if known is None else known, form=form)
+    if options.row_id is not None and options.row_id not in table.columns:
+        raise TableError(f"there is no column {options.row_id!r} for --id")
+    encoded = encode(table, encoding, options.missing, with_target=False)
+    inputs = encoded.X if hasattr(model, "feature_names_in_") else encoded.X.to_numpy()
+    mean, std = model.predict(inputs, return_std=True, include_noise=True)
+    lower, upper = model.predict_interval(inputs)
+    predicted = {"mean": mean, "std": std, "lower": lower, "upper": upper}
+    if encoding.log:
+        predicted = _from_logarithm(predicted)
+    names = row_names(table, options.row_id or encoding.row_id)
+    rows: dict[str, Any] = {"row": encoded.X.index.to_numpy()}
+    if names is not None:
+        rows["id"] = names.loc[encoded.X.index].to_numpy()
+    return pd.DataFrame({**rows, **predicted}), encoded.notices
+
+
+def _from_logarithm(predicted: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """Predictions of a logarithm in the units of the target: moments of a lognormal variable, and its median."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = predicted["std"] ** 2
+        mean = np.exp(predicted["mean"] + variance / 2)
+        return {
+            "mean": mean,
+            "std": mean * np.sqrt(np.expm1(variance)),
+            "lower": np.exp(predicted["lower"]),
+            "upper": np.exp(predicted["upper"]),
+            "median": np.exp(predicted["mean"]),
+        }
+
+
+def _columns_of(model: Regressor, table: pd.DataFrame) -> Encoding:
+    """For a model saved in Python: columns of numbers with its feature names, or all columns in their order."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None and len(table.columns) != model.n_features_in_:
+        raise TableError(
+            f"the model was fitted to {model.n_features_in_} columns without names and the table has "
+            f"{len(table.columns)}; give a table of just those columns, in their order"
+        )
+    columns = [str(name) for name in (table.columns if names is None else names)]
+    # The target has no name in such a model; this one cannot be that of a column.
+    return Encoding("\0", tuple(Column(name, "number", ()) for name in columns))
+
+
+def _csv_format(options: ReadingOptions) -> CsvFormat:
+    return CsvFormat(options.encoding, options.separator, options.decimal, options.date_format)
 
 
 def _fit(model: Regressor, X: pd.DataFrame, y: pd.Series[float], console: Console, title: str) -> None:
@@ -142,9 +207,9 @@ def _fit(model: Regressor, X: pd.DataFrame, y: pd.Series[float], console: Consol
 def _regressor(options: Options, choice: Choice, weight: Weight) -> Regressor:
     """The model to fit."""
     common: dict[str, Any] = {
-        "weight": weight.value,
+        "weight": weight,
         "local_noise": options.local_noise,
-        "mean": options.mean.value,
+        "mean": options.mean,
         "fit_rows": choice.fit_rows,
         "random_state": options.seed,
     }
@@ -210,24 +275,18 @@ def _skew_notices(y: pd.Series[float]) -> list[str]:
     ]
 
 
-def _choice_notices(model: Regressor, rows: int, choice: Choice, options: Options) -> list[str]:
-    """What the number of rows decided."""
-    notices = []
-    if isinstance(model, SparseRCGPRegressor) and options.sparse is None:
-        points = len(model.inducing_points_)
-        notices.append(f"{many(rows)} rows: fitted through {many(points)} inducing points; --exact for the exact model")
+def _fit_notices(model: Regressor, y: pd.Series[float], choice: Choice, options: Options) -> list[str]:
+    """What the number of rows decided, and what the numbers of a fit say about the fit itself."""
+    notices, rows = [], len(y)
+    if isinstance(model, SparseRCGPRegressor):
+        if options.sparse is None:
+            points = many(len(model.inducing_points_))
+            notices.append(f"{many(rows)} rows: fitted through {points} inducing points; --exact for the exact model")
+        if doubt := doubt_of(model.model_):
+            notices.append(f"{doubt}; raise --inducing, or --fit-rows")
     if rows > choice.fit_rows:
-        notices.append(
-            f"hyperparameters were chosen on a random sample of {many(choice.fit_rows)} of {many(rows)} rows "
-            "(--fit-rows); the fitted model uses all rows"
-        )
-    return notices
-
-
-def _fit_notices(model: Regressor, y: pd.Series[float]) -> list[str]:
-    """What the numbers of a fit say about the fit itself."""
-    doubt = doubt_of(model.model_) if isinstance(model, SparseRCGPRegressor) else None
-    notices = [] if doubt is None else [f"{doubt}; raise --inducing, or --fit-rows"]
+        sample = f"a random sample of {many(choice.fit_rows)} of {many(rows)} rows (--fit-rows)"
+        notices.append(f"hyperparameters were chosen on {sample}; the fitted model uses all rows")
     if model.weight == "learned":
         return notices
     # With a weight that was given, outliers count towards the noise.
@@ -254,18 +313,13 @@ class _Report:
     def stage(self, name: str, done: int, total: int) -> None:
         """A step of a sparse fit, and how many rows it has gone through of how many; 0 where that is not known."""
         self._step = f", {name}"
-        rows = f": {many(done)} of {many(total)} rows" if total else ""
-        self._progress.update(
-            self._task, description=f"{self._title}{self._step}{rows}", completed=done, total=total or None
-        )
+        text = f"{self._title}{self._step}" + (f": {many(done)} of {many(total)} rows" if total else "")
+        self._progress.update(self._task, description=text, completed=done, total=total or None)
 
 
 @contextmanager
 def _progress(console: Console, title: str) -> Iterator[_Report | bool]:
-    """A bar that goes away at the end. It pulses where nobody knows how much there will be: of evaluations.
-
-    Where nobody looks, in a pipe or a file, there is none.
-    """
+    """A bar that goes away at the end and pulses while the total is unknown; none if the console is no terminal."""
     if not console.is_terminal:
         yield False
         return

@@ -6,6 +6,7 @@ writes a number as the last line of its standard output.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -31,7 +32,7 @@ __all__ = ["optimise_program", "parameter_bounds", "print_found", "program_of"]
 # Exit codes: where no evaluation has a value, and after an interrupt; bad input has another.
 _NOTHING_FOUND, _INTERRUPTED = 1, 130
 
-# What a failed evaluation's reason keeps of a line that the program wrote.
+# Characters of a program's last line that are kept as the reason of a failure.
 _LONGEST = 200
 
 # Seconds from one line of progress to the next, where there is no terminal.
@@ -42,11 +43,7 @@ _OF_A_SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"}
 
 
 def parameter_bounds(given: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Bounds from texts such as ``x:0:1``.
-
-    Raises:
-        ValueError: where one is not of that form, or two have the same name. What the numbers are is not checked.
-    """
+    """Bounds from texts such as ``x:0:1``. Raises ValueError for another form and for a name that is given twice."""
     bounds: dict[str, tuple[float, float]] = {}
     for text in given:
         name, _, rest = text.partition(":")
@@ -63,34 +60,24 @@ def parameter_bounds(given: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 
 def program_of(command: str) -> list[str]:
-    """A command as a list of words. No shell takes part.
-
-    Raises:
-        ValueError: if it is none, there is no such program, or it is meant for a shell.
-    """
+    """The words of a command, which no shell sees. Raises ValueError if it has none, no program, or is for a shell."""
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise ValueError(f"--command {command!r} cannot be read: {error}") from None
     if not words:
         raise ValueError("--command is empty")
-    for word in _as_written(command):
-        if word in _OF_A_SHELL:
-            raise ValueError(
-                f"--command {command!r}: no shell takes part, to which {word!r} would mean something; "
-                "give sh -c '...', or quote it if the program wants it"
-            )
+    written = []
+    with suppress(ValueError):  # a quote behind a backslash
+        written = shlex.split(command, posix=False)  # with quotes, so that words without them are known
+    for word in (word for word in written if word in _OF_A_SHELL):
+        raise ValueError(
+            f"--command {command!r}: no shell takes part, to which {word!r} would mean something; "
+            "give sh -c '...', or quote it if the program wants it"
+        )
     if shutil.which(words[0]) is None:
         raise ValueError(f"--command {command!r}: there is no program {words[0]!r}; no shell takes part")
     return words
-
-
-def _as_written(command: str) -> list[str]:
-    """Words with their quotes, so that those without are known."""
-    try:
-        return shlex.split(command, posix=False)
-    except ValueError:  # a quote behind a backslash
-        return []
 
 
 def optimise_program(
@@ -103,19 +90,11 @@ def optimise_program(
     timeout: float | None,
     console: Console,
 ) -> OptimisationResult:
-    """Optimise what an external program computes.
-
-    Args:
-        command: the program with its arguments.
-        parameters: texts such as ``x:0:1``.
-        budget, maximise, seed, trace: as in :func:`rcgp.botorch.optimise`.
-        timeout: seconds after which an evaluation has failed.
-        console: for progress.
+    """Optimise what an external program computes, as :func:`rcgp.botorch.optimise` does.
 
     Raises:
-        typer.Exit: after an interrupt, with code 130; with code 1 where the first evaluations all failed for the same
-            reason.
-        ValueError: for bad input, and where BoTorch is missing.
+        typer.Exit: with code 130 after an interrupt; with code 1 if all first evaluations failed for the same reason.
+        ValueError: for bad input, and if BoTorch is missing.
     """
     words, bounds = program_of(command), parameter_bounds(parameters)
     if timeout is not None and not 0.0 < timeout < math.inf:
@@ -126,15 +105,8 @@ def optimise_program(
         raise ValueError(str(error)) from error
     try:
         with _progress(console, budget) as report:
-            return optimise(
-                lambda x: _run(words, x, timeout),
-                bounds,
-                budget,
-                maximise=maximise,
-                seed=seed,
-                trace=trace,
-                progress=report,
-            )
+            objective = functools.partial(_run, words, timeout)
+            return optimise(objective, bounds, budget, maximise=maximise, seed=seed, trace=trace, progress=report)
     except KeyboardInterrupt:
         left = "nothing was kept: give --trace next time" if trace is None else "the same command goes on from there"
         console.print(f"rcgp: interrupted; {left}", markup=False, soft_wrap=True)
@@ -145,30 +117,16 @@ def optimise_program(
 
 
 def print_found(result: OptimisationResult, console: Console, as_json: bool) -> None:
-    """Show a result, for people or as one JSON object.
-
-    Raises:
-        typer.Exit: with code 1 where no evaluation has a value.
-    """
+    """Show a result, for people or as one JSON object. Raises typer.Exit with code 1 if no evaluation has a value."""
     if as_json:
-        typer.echo(json.dumps(_content(result), ensure_ascii=False, allow_nan=False))
+        found: dict[str, Any] = {"x": result.x, "value": result.value, "deviation": result.deviation}
+        found |= {"evaluation": result.number, "maximise": result.maximise}
+        found |= {name: [_row(e) for e in getattr(result, name)] for name in ("evaluations", "outliers", "failed")}
+        typer.echo(json.dumps(found, ensure_ascii=False, allow_nan=False))
     else:
         console.print(str(result), markup=False, soft_wrap=True)
     if result.x is None:
         raise typer.Exit(_NOTHING_FOUND)
-
-
-def _content(result: OptimisationResult) -> dict[str, Any]:
-    return {
-        "x": result.x,
-        "value": result.value,
-        "deviation": result.deviation,
-        "evaluation": result.number,
-        "maximise": result.maximise,
-        "evaluations": [_row(e) for e in result.evaluations],
-        "outliers": [_row(e) for e in result.outliers],
-        "failed": [_row(e) for e in result.failed],
-    }
 
 
 def _row(e: Evaluation) -> dict[str, Any]:
@@ -179,12 +137,8 @@ def _row(e: Evaluation) -> dict[str, Any]:
     return {**row, "value": e.value, **predicted, "weight": e.weight, "outlier_probability": e.outlier_probability}
 
 
-def _run(words: Sequence[str], x: dict[str, float], timeout: float | None) -> float:
-    """Run the program once.
-
-    Raises:
-        EvaluationError: where it ends with an error, takes too long, or writes no number.
-    """
+def _run(words: Sequence[str], timeout: float | None, x: dict[str, float]) -> float:
+    """Run the program once. Raises EvaluationError if it ends with an error, takes too long, or writes no number."""
     from rcgp.botorch import EvaluationError
 
     # In a group of its own, so that what it starts ends with it.
@@ -241,13 +195,8 @@ def _progress(console: Console, budget: int) -> Iterator[Callable[[int, float], 
     if not (console.is_terminal and console.file.isatty()):
         yield _lines(console, budget)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    times = TimeElapsedColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), *times
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("optimise", total=budget)
 
@@ -258,7 +207,7 @@ def _progress(console: Console, budget: int) -> Iterator[Callable[[int, float], 
 
 
 def _lines(console: Console, budget: int) -> Callable[[int, float], None]:
-    """Say every few seconds how many evaluations have ended, and the best value; of what is quick, nothing."""
+    """Print every few seconds how many evaluations have ended, and the best value."""
     last = time.monotonic()
 
     def report(done: int, best: float) -> None:

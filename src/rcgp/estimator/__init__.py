@@ -1,8 +1,17 @@
 """The robust GP for practitioners: scikit-learn's contract, kernels of either library, saved models."""
 
+from rcgp.estimator.doubts import FLAG_RULE, IntervalWarning, NoiseLawWarning
 from rcgp.estimator.regressor import RCGPRegressor
 from rcgp.estimator.saved import load
 from rcgp.estimator.sparse import SparseRCGPRegressor
 from rcgp.saving import SavedModelError
 
-__all__ = ["RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"]
+__all__ = [
+    "FLAG_RULE",
+    "IntervalWarning",
+    "NoiseLawWarning",
+    "RCGPRegressor",
+    "SavedModelError",
+    "SparseRCGPRegressor",
+    "load",
+]

@@ -1,13 +1,15 @@
-"""scikit-learn's kernels as GPyTorch's: the same function of two points, the same bounds, the same fixed parameters.
+"""scikit-learn's kernels as GPyTorch's, with the same bounds and fixed parameters; lengthscales of fitted kernels.
 
-A kernel that has no counterpart is refused by name: a silently different kernel would be worse than none.
+A kernel without an exact counterpart is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gpytorch
 import numpy as np
@@ -17,37 +19,52 @@ from torch import Tensor
 
 from rcgp.models.defaults import Between, above
 
-__all__ = ["Noise", "known_kernels", "translate"]
+__all__ = ["Noise", "known_kernels", "lengthscales", "translate"]
 
 KNOWN = "RBF, Matern, RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel, WhiteKernel, sums and products"
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise variance that a WhiteKernel asks for: where it starts, its bounds, and whether it stays there."""
+    """The noise variance of a WhiteKernel: its initial value and its bounds, which are equal if it is fixed."""
 
     variance: float
-    bounds: tuple[float, float]
-    fixed: bool
+    low: float
+    high: float
+
+    @classmethod
+    def within(cls, value: float, bounds: Any) -> Noise:
+        """A value with scikit-learn's bounds: a pair, or ``"fixed"``."""
+        low, high = (value, value) if isinstance(bounds, str) else np.reshape(bounds, (-1, 2))[0].tolist()
+        return cls(float(value), float(low), float(high))
+
+    @property
+    def fixed(self) -> bool:
+        return self.low == self.high
+
+    def __add__(self, other: Noise) -> Noise:
+        return Noise(self.variance + other.variance, self.low + other.low, self.high + other.high)
+
+    def __mul__(self, other: Noise) -> Noise:
+        return Noise(self.variance * other.variance, self.low * other.low, self.high * other.high)
 
     def scaled(self, factor: float) -> Noise:
-        """This noise in other units: every variance times the factor."""
-        return Noise(self.variance * factor, (self.bounds[0] * factor, self.bounds[1] * factor), self.fixed)
+        """The noise in other units: every variance times the factor."""
+        return self * Noise(factor, factor, factor)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What a piece of a kernel became: a kernel of f, noise, or both."""
+class _Part(NamedTuple):
+    """A translated kernel: a kernel of f, noise, or both."""
 
     kernel: gpytorch.kernels.Kernel | None
     noise: Noise | None
 
 
 def translate(kernel: sk.Kernel, n_features: int) -> tuple[gpytorch.kernels.Kernel, Noise | None]:
-    """A scikit-learn kernel as a GPyTorch kernel of f, and the noise that its WhiteKernel, if any, stands for.
+    """A scikit-learn kernel as a GPyTorch kernel of f, and the noise of its WhiteKernel, if any.
 
     Args:
-        kernel: a kernel made of RBF, Matern (nu 0.5, 1.5, 2.5, inf), RationalQuadratic, ExpSineSquared (one feature),
+        kernel: made of RBF, Matern (nu 0.5, 1.5, 2.5, inf), RationalQuadratic, ExpSineSquared (one feature),
             DotProduct, ConstantKernel, WhiteKernel, sums and products.
         n_features: number of columns of the data.
 
@@ -67,11 +84,12 @@ def known_kernels() -> dict[str, type[sk.Kernel]]:
 
 def _translate(kernel: sk.Kernel, d: int) -> _Part:
     if type(kernel) is sk.Sum:
-        return _sum(_translate(kernel.k1, d), _translate(kernel.k2, d))
+        kernels, noises = zip(_translate(kernel.k1, d), _translate(kernel.k2, d), strict=True)
+        return _Part(_sum(kernels), _sum(noises))
     if type(kernel) is sk.Product:
         return _product(kernel, d)
     if type(kernel) is sk.WhiteKernel:
-        return _Part(None, _noise(kernel))
+        return _Part(None, Noise.within(kernel.noise_level, kernel.noise_level_bounds))
     if type(kernel) not in _LEAVES:
         raise ValueError(
             f"kernel {kernel} ({type(kernel).__name__}) has no GPyTorch counterpart here; known are {KNOWN}. "
@@ -80,69 +98,39 @@ def _translate(kernel: sk.Kernel, d: int) -> _Part:
     return _Part(_LEAVES[type(kernel)](kernel, d), None)
 
 
-def _sum(first: _Part, second: _Part) -> _Part:
-    kernels = [part.kernel for part in (first, second) if part.kernel is not None]
-    noises = [part.noise for part in (first, second) if part.noise is not None]
-    kernel = None if not kernels else kernels[0] if len(kernels) == 1 else kernels[0] + kernels[1]
-    noise = noises[0] if noises else None
-    if len(noises) == 2:
-        noise = Noise(
-            noises[0].variance + noises[1].variance,
-            (noises[0].bounds[0] + noises[1].bounds[0], noises[0].bounds[1] + noises[1].bounds[1]),
-            noises[0].fixed and noises[1].fixed,
-        )
-    return _Part(kernel, noise)
+def _sum(terms: Sequence[Any]) -> Any:
+    """Sum of the terms that are not ``None``; ``None`` if there is none."""
+    present = [term for term in terms if term is not None]
+    return functools.reduce(operator.add, present) if present else None
 
 
 def _product(kernel: sk.Product, d: int) -> _Part:
-    """A product; that with a constant is GPyTorch's ScaleKernel, and the only one that noise may take part in."""
+    """A product. With a constant it is GPyTorch's ScaleKernel; only a constant may multiply noise."""
     constant, other = (kernel.k1, kernel.k2) if type(kernel.k1) is sk.ConstantKernel else (kernel.k2, kernel.k1)
     part = _translate(other, d)
     if type(constant) is sk.ConstantKernel:
-        return _Part(_scaled(constant, part.kernel), _scaled_noise(constant, part.noise))
-    factor = _translate(constant, d)
-    if part.noise is not None or factor.noise is not None:
+        factor = Noise.within(constant.constant_value, constant.constant_value_bounds)
+        noise = None if part.noise is None else factor * part.noise
+        return _Part(None if part.kernel is None else _scaled(constant, part.kernel), noise)
+    first = _translate(constant, d)
+    if part.noise is not None or first.noise is not None or part.kernel is None or first.kernel is None:
         raise ValueError(f"kernel {kernel}: a WhiteKernel can be multiplied by a ConstantKernel only")
-    assert factor.kernel is not None
-    assert part.kernel is not None
-    return _Part(factor.kernel * part.kernel, None)
+    return _Part(first.kernel * part.kernel, None)
 
 
-def _scaled(constant: sk.ConstantKernel, kernel: gpytorch.kernels.Kernel | None) -> gpytorch.kernels.Kernel | None:
-    if kernel is None:
-        return None
+def _scaled(constant: sk.ConstantKernel, kernel: gpytorch.kernels.Kernel) -> gpytorch.kernels.Kernel:
     scaled = gpytorch.kernels.ScaleKernel(kernel).double()
     _set(scaled, "outputscale", constant.constant_value, constant.constant_value_bounds)
     return scaled
 
 
-def _scaled_noise(constant: sk.ConstantKernel, noise: Noise | None) -> Noise | None:
-    """Constant times noise: one variance. Free if either was, within the products of the bounds."""
-    if noise is None:
-        return None
-    scale = _noise_of(constant.constant_value, constant.constant_value_bounds)
-    low = (scale.variance if scale.fixed else scale.bounds[0]) * (noise.variance if noise.fixed else noise.bounds[0])
-    high = (scale.variance if scale.fixed else scale.bounds[1]) * (noise.variance if noise.fixed else noise.bounds[1])
-    return Noise(scale.variance * noise.variance, (low, high), scale.fixed and noise.fixed)
-
-
-def _noise(kernel: sk.WhiteKernel) -> Noise:
-    return _noise_of(kernel.noise_level, kernel.noise_level_bounds)
-
-
-def _noise_of(value: float, bounds: Any) -> Noise:
-    fixed = isinstance(bounds, str)
-    low, high = (value, value) if fixed else np.reshape(bounds, (-1, 2))[0].tolist()
-    return Noise(float(value), (float(low), float(high)), fixed)
-
-
-def _rbf(kernel: sk.RBF, d: int) -> gpytorch.kernels.Kernel:
+def _rbf(kernel: sk.RBF | sk.Matern, d: int) -> gpytorch.kernels.Kernel:
     return _with_lengthscale(gpytorch.kernels.RBFKernel, kernel, d)
 
 
 def _matern(kernel: sk.Matern, d: int) -> gpytorch.kernels.Kernel:
     if kernel.nu == np.inf:
-        return _with_lengthscale(gpytorch.kernels.RBFKernel, kernel, d)
+        return _rbf(kernel, d)
     if kernel.nu not in (0.5, 1.5, 2.5):
         raise ValueError(f"kernel {kernel}: nu must be 0.5, 1.5, 2.5 or inf, which GPyTorch has, got {kernel.nu:g}")
     return _with_lengthscale(lambda **named: gpytorch.kernels.MaternKernel(nu=kernel.nu, **named), kernel, d)
@@ -191,7 +179,7 @@ _LEAVES: dict[type, Callable[[Any, int], gpytorch.kernels.Kernel]] = {
 
 
 def _with_lengthscale(make: Callable[..., Any], kernel: Any, d: int) -> gpytorch.kernels.Kernel:
-    """A stationary kernel with one lengthscale, or one for each feature where the given kernel has as many."""
+    """A stationary kernel with one lengthscale, or one for each feature if the given kernel has as many."""
     lengthscale = np.atleast_1d(kernel.length_scale)
     if lengthscale.size not in (1, d):
         raise ValueError(f"kernel {kernel} has {lengthscale.size} length scales, the data have {d} features")
@@ -201,7 +189,7 @@ def _with_lengthscale(make: Callable[..., Any], kernel: Any, d: int) -> gpytorch
 
 
 def _set(kernel: gpytorch.kernels.Kernel, name: str, value: Any, bounds: Any, power: int = 1) -> None:
-    """Give a parameter its value, bounds and whether it is fixed; ``power`` where GPyTorch's is a power of it."""
+    """Set value and bounds of a parameter, or fix it; GPyTorch's parameter is scikit-learn's to this power."""
     parameter = getattr(kernel, f"raw_{name}")
     if isinstance(bounds, str):  # "fixed"
         constraint = above(0.0)
@@ -210,7 +198,7 @@ def _set(kernel: gpytorch.kernels.Kernel, name: str, value: Any, bounds: Any, po
         low, high = (_shaped(pairs[:, side], parameter) for side in (0, 1))
         constraint = Between(low, high)
     kernel.register_constraint(f"raw_{name}", constraint)
-    with torch.no_grad():  # GPyTorch's setter would refuse a value on a bound for a rounding error
+    with torch.no_grad():  # GPyTorch's setter may reject a value on a bound because of rounding
         parameter.copy_(_shaped(np.atleast_1d(value) ** power, parameter).log())
     parameter.requires_grad_(not isinstance(bounds, str))
 
@@ -218,3 +206,38 @@ def _set(kernel: gpytorch.kernels.Kernel, name: str, value: Any, bounds: Any, po
 def _shaped(values: Any, parameter: Tensor) -> Tensor:
     tensor = torch.as_tensor(np.array(values, dtype=np.float64))
     return tensor.expand(parameter.numel()).reshape(parameter.shape).clone()
+
+
+def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:
+    """Lengthscale of each of ``d`` features: ``d``, or a row for each kernel with lengthscales in a sum or product.
+
+    Infinite for a feature that a kernel ignores. Of a periodic kernel scikit-learn's, the square root of GPyTorch's.
+    """
+    rows = list(_lengthscale_rows(kernel, torch.arange(d), d))
+    if len(rows) == 1:
+        return rows[0]
+    return np.stack(rows) if rows else np.zeros((0, d))
+
+
+def _lengthscale_rows(
+    kernel: gpytorch.kernels.Kernel, dims: Tensor, d: int, chosen: bool = False
+) -> Iterator[np.ndarray]:
+    """A row of ``d`` lengthscales for each part that has any.
+
+    Args:
+        kernel: the part.
+        dims: its features.
+        d: number of all features.
+        chosen: whether ``active_dims`` are already applied: a ScaleKernel takes over those of its base.
+    """
+    if kernel.active_dims is not None and not chosen:
+        dims = dims[kernel.active_dims]
+    if kernel._parameters.get("raw_lengthscale") is not None:
+        value = kernel.lengthscale.detach().double().reshape(-1)
+        row = torch.full((d,), torch.inf, dtype=torch.float64)
+        row[dims] = (value.sqrt() if isinstance(kernel, gpytorch.kernels.PeriodicKernel) else value).expand(len(dims))
+        yield row.numpy()
+    for child in kernel.children():
+        for part in child if isinstance(child, torch.nn.ModuleList) else [child]:
+            if isinstance(part, gpytorch.kernels.Kernel):
+                yield from _lengthscale_rows(part, dims, d, chosen=isinstance(kernel, gpytorch.kernels.ScaleKernel))

@@ -1,106 +1,94 @@
-"""The robust conjugate GP as a scikit-learn regressor: its parameters, and how it is fitted.
-
-It holds no mathematics and no units: the model works in the units of the data, and this file only translates. What it
-answers once it is fitted is next door.
-"""
+"""The robust conjugate GP as a scikit-learn regressor."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import MultiOutputMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from rcgp.estimator.contract import all_or_nothing, validated
-from rcgp.estimator.exact_answers import ExactAnswers
-from rcgp.estimator.output import fit_output
-from rcgp.estimator.parameters import recipe
+from rcgp.estimator.base import BaseRegressor, training_data, undone_on_failure, warn
+from rcgp.estimator.kernels import lengthscales
+from rcgp.estimator.output import ROW_ATTRIBUTES, Output, fit_output
+from rcgp.models import RCGP
 
 __all__ = ["RCGPRegressor"]
 
+Array = NDArray[np.float64]
 
-class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+
+class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     """Gaussian process regression that outliers cannot break.
 
-    A Gaussian process that learns how the noise of a table is distributed: normal, heavy-tailed, with outliers. From
-    that noise law follows the weight of each observation, and with the weights the posterior has the closed form of the
-    robust and conjugate GP of Altamirano, Briol and Knoblauch (2024). Where the noise is normal it is the ordinary GP.
-    It takes the place of scikit-learn's ``GaussianProcessRegressor``.
+    The noise may be normal, heavy-tailed or have outliers: the model learns the noise law, and weights each observation
+    by it. With the weights the posterior has the closed form of the robust and conjugate GP of Altamirano,
+    Briol and Knoblauch (2024); for normal noise it is the ordinary GP. A drop-in replacement for scikit-learn's
+    ``GaussianProcessRegressor``.
 
     Parameters
     ----------
     kernel : kernel of GPyTorch or scikit-learn, default=None
-        Prior covariance of the function. ``None`` is a squared exponential with one lengthscale for each feature and an
-        output scale. Kernels of scikit-learn are translated where GPyTorch has the same (RBF, Matern,
+        Prior covariance of the function; a copy is fitted. ``None`` is a squared exponential with one lengthscale for
+        each feature and an output scale. scikit-learn's kernels are translated if GPyTorch has the same (RBF, Matern,
         RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel, WhiteKernel, sums and products), with their
-        bounds; a WhiteKernel says where the noise variance starts and whether it is fixed. Without one it is fitted all
-        the same. The kernel given is copied, not changed.
-
+        bounds. A WhiteKernel sets the initial noise variance and whether it is fixed; noise is fitted without one, too.
     mean : str, callable or GPyTorch mean, default="median"
         Prior mean: ``"median"`` of y, ``"zero"``, ``"constant"`` (the sample mean, which outliers move), ``"linear"``,
         ``"quadratic"`` (least squares), ``"robust_linear"`` (Huber), a function from an ``n x d`` tensor to ``n``
         values, or a GPyTorch ``Mean``, which is then trained.
-
     weight : {"learned", "imq", "se", "constant"} or weight function of rcgp.weights, default="learned"
-        How much an observation counts. ``"learned"`` follows the noise law, which is learned along with the
+        Weights of the observations. ``"learned"`` follows the noise law, which is learned along with the
         hyperparameters by the evidence. ``"imq"`` is the paper's method: the inverse multiquadric of the distance from
         the prior mean with the threshold's quantile at 95 %, hyperparameters by leave-one-out;
         ``InverseMultiquadric(epsilon=0.1)`` has another quantile. ``"se"`` is the squared exponential. ``"constant"``
         is the ordinary GP, by the evidence.
-
     local_noise : bool, default=True
-        Let the noise differ from place to place where the evidence grows by it. For ``weight="learned"``.
-
+        Let the noise vary with the inputs if that increases the evidence. For ``weight="learned"``.
     n_restarts : int, default=0
         Further starts of the optimiser at random hyperparameters; the best end is kept.
-
     normalize : bool, default=True
-        Take units from the data, by rules that outliers cannot wreck: y has the median absolute deviation from its
-        centre as unit, each column of X the width of its middle 90 %. The default kernel, its priors and the noise
-        start there; the variance of a kernel of yours, and of its WhiteKernel, is multiplied by the squared unit of y.
-        With ``False`` kernels mean what they say. Results are in the units of X and y either way.
-
+        Multiply the variance of a given kernel, and of its WhiteKernel, by the squared unit of y: its median absolute
+        deviation. ``False`` takes a given kernel as it is. The default kernel, its priors and the noise always start
+        in units of the data that outliers do not move: for X the width of the middle 90 % of each column. Results are
+        in the units of X and y either way.
     priors : {"weak"} or None, default="weak"
-        Weak priors for the default kernel: dimension-scaled log-normal lengthscales, log-normal output scale and noise
-        variance, so that a bad start does not end where everything is noise. ``None`` is the paper's bare setting. A
-        kernel of yours has the priors that you register on it.
-
+        Weak priors for the default kernel, against local optima in which all is noise: dimension-scaled log-normal
+        lengthscales, log-normal output scale and noise variance. ``None`` is the paper's setting. A given kernel has
+        the priors that are registered on it.
     max_iter : int, default=1000
         Limit on the iterations of each start of the optimiser.
-
     fit_rows : int or None, default=None
         Choose hyperparameters and noise law on a random sample of this many rows; the posterior uses all rows, each
-        weighed by the law. For thousands of rows: an evaluation of the objective costs O(rows³).
-
+        weighted by the law. For thousands of rows: an evaluation of the objective costs O(rows³).
     progress : bool or callable, default=False
         ``True`` shows the progress of the optimiser on standard error; or a function called with the number of
         evaluations and the best value so far.
-
     random_state : int, RandomState instance or None, default=None
         Seed of restarts and of the sample of ``fit_rows``.
 
     Attributes
     ----------
     noise_law_ : NoiseLaw, or list of them
-        How the noise is distributed: shares of normal noise, tail and outliers; ``print`` shows it. For a weight that
-        was given the law is learned from the leave-one-out predictions afterwards, and only flags rows.
+        Distribution of the noise: shares of normal noise, tail and outliers; ``print`` shows it. For a given weight
+        the law is learned from the leave-one-out predictions afterwards, and only flags rows.
     weights_ : ndarray of shape (n,) or (n, n_outputs)
         Weight of each row: 1 counts in full, near 0 is an outlier. Above 1 where noise is locally small.
     outlier_probability_ : ndarray, same shape
         Probability that each row is an outlier, or has noise of the widest scale, by the noise law.
     outliers_ : ndarray of bool, same shape
-        Rows that are more likely outliers than not: probability above one half.
+        Flagged rows: more likely outliers than not, with a probability above one half.
     outlier_scores_ : ndarray, same shape
-        How far each row lies from what all other rows predict there: ``(y − loo_mean_) / loo_std_``.
+        Standardised leave-one-out residual of each row: ``(y − loo_mean_) / loo_std_``.
     loo_mean_, loo_std_ : ndarray, same shape
-        Leave-one-out prediction of each row from all others, noise included.
+        Leave-one-out prediction of each row, noise included.
     doubts_ : tuple of str, or list of them
-        Why the noise law may be wrong, a sentence each; each is also a ``NoiseLawWarning``.
+        Reasons why the noise law may be wrong, a sentence each; each is also a ``NoiseLawWarning``.
     noise_variance_ : float, or ndarray of shape (n_outputs,)
         Fitted noise variance σ², the squared unit of the noise law; :meth:`noise_std` is the standard deviation.
     kernel_ : GPyTorch kernel, or list of them
@@ -109,22 +97,21 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
         Fitted lengthscale of each feature, in its units; infinite for one that the kernel ignores. For a sum or product
         of several kernels with lengthscales one row for each, in their order.
     fit_report_ : RobustReport or FitReport, or list of them
-        How the fit went; ``print`` shows it.
+        Report of the fit; ``print`` shows it.
     n_iter_ : int, or list of them
         Iterations of the optimiser; with a learned weight those of all searches.
     models_ : list of RCGP
         The fitted model of each output.
     n_features_in_, feature_names_in_
-        Number of features, and their names where X was a data frame.
+        Number of features, and their names if X was a data frame.
 
     Notes
     -----
     Fitting costs O(n³) for each evaluation of the objective and a few n x n matrices of memory; predicting O(n) for
-    each mean and O(n²) for each standard deviation. Several outputs are fitted one by one, each with hyperparameters of
-    its own.
+    each mean and O(n²) for each standard deviation. Outputs are fitted one by one, with separate hyperparameters.
 
-    Unlike scikit-learn's, this regressor always has a noise variance, predicts the function without it unless asked to
-    ``include_noise`` (scikit-learn counts a WhiteKernel in), and does not predict before it is fitted.
+    Unlike scikit-learn's, this regressor always has a noise variance, predicts without it unless ``include_noise``
+    (scikit-learn includes a WhiteKernel), and does not predict before it is fitted.
 
     Examples
     --------
@@ -139,6 +126,8 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
     >>> model.predict([[1.5]], return_std=True)[0].round(1)
     array([1.])
     """
+
+    models_: list[RCGP]
 
     def __init__(
         self,
@@ -166,6 +155,7 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
         self.progress = progress
         self.random_state = random_state
 
+    @undone_on_failure
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> RCGPRegressor:
         """Fit the model.
 
@@ -176,39 +166,121 @@ class RCGPRegressor(ExactAnswers, MultiOutputMixin, RegressorMixin, BaseEstimato
         y : array-like of shape (n,) or (n, n_outputs)
             Observations.
         sample_weight : array-like of shape (n,), default=None
-            Factors on the precision of each row: row i has the noise variance σ²/sample_weight[i], as the mean of that
-            many measurements has. Only their ratios matter to the function; the noise σ² is that of a row of weight 1.
-            A row of weight 0 does not count at all.
+            Factors on the precision of each row: row i has the noise variance σ²/sample_weight[i], like the mean of
+            that many measurements. The noise σ² is that of a row of weight 1; the function depends on ratios of
+            weights only. A row of weight 0 does not count, and its y may be missing (NaN).
 
         Returns
         -------
         self
         """
-        with all_or_nothing(self):
-            return self._fit(X, y, sample_weight)
-
-    def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> RCGPRegressor:
-        how = recipe(self)
-        if np.asarray(y).dtype.kind == "f":  # before scikit-learn's check, which does not name the row
-            self._finite(np.asarray(y, dtype=np.float64), "y")
-        X_, y_ = validated(self, X, y, multi_output=True, y_numeric=True)
-        inputs, targets = self._finite(X_, "X"), self._finite(y_, "y")
-        precision = None
-        if sample_weight is not None:
-            precision = torch.from_numpy(
-                _check_sample_weight(sample_weight, X_, dtype=np.float64, ensure_non_negative=True, copy=True)
-            )
+        settings = self._settings()
+        inputs, targets, precision = training_data(self, X, y, sample_weight, multi_output=True)
         random = check_random_state(self.random_state)
-        columns = targets.reshape(len(targets), -1).T
-        names = getattr(self, "feature_names_in_", None)
-        self._keep([fit_output(how, inputs, column.contiguous(), precision, random, names) for column in columns])
+        outputs = []
+        for column in targets.reshape(len(targets), -1).T:
+            output = fit_output(
+                settings, inputs, column.contiguous(), precision, random, getattr(self, "feature_names_in_", None)
+            )
+            warn(output.report, output.doubts)
+            outputs.append(output)
+        self._set_fitted(outputs)
         return self
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file, which :func:`rcgp.load` reads; see there for what is kept.
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False) -> Array:
+        """Draw functions from the posterior and evaluate them.
 
-        The file is written whole or not at all: an earlier one stays until the new one is complete.
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs.
+        n_samples : int, default=1
+            Number of samples.
+        random_state : int, RandomState instance or None, default=0
+            Seed.
+        include_noise : bool, default=False
+            Draw observations instead: with noise.
+
+        Returns
+        -------
+        samples : ndarray of shape (q, n_samples) or (q, n_outputs, n_samples)
+            Joint samples. Cost O(n²q + q³).
         """
-        from rcgp.estimator.saved import save
+        check_is_fitted(self)
+        inputs, random = self._inputs(X), check_random_state(random_state)
+        samples = []
+        with torch.no_grad():
+            for model in self.models_:
+                normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs))))
+                posterior = model.posterior(inputs, observation_noise=include_noise)
+                samples.append(posterior.rsample(torch.Size([n_samples]), base_samples=normal).T)
+        return self._stack(samples, axis=1)
 
-        save(self, path)
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "models_")
+
+    def _set_fitted(self, outputs: Sequence[Output]) -> None:
+        """Set the fitted attributes; with one output they have no axis for outputs."""
+        self.n_outputs_ = len(outputs)
+        self.models_ = [output.model for output in outputs]
+        d = self.n_features_in_
+        for name in ROW_ATTRIBUTES:
+            setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
+        self.noise_law_ = self._per_output([output.law for output in outputs])
+        self.doubts_ = self._per_output([output.doubts for output in outputs])
+        self.noise_variance_ = self._per_output([model.noise.item() for model in self.models_])
+        self.kernel_ = self._per_output([model.kernel for model in self.models_])
+        self.lengthscales_ = self._per_output([lengthscales(model.kernel, d) for model in self.models_])
+        self.fit_report_ = self._per_output([output.report for output in outputs])
+        self.n_iter_ = self._per_output([output.report.iterations for output in outputs])
+
+    def _predict(self, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool) -> Any:
+        inputs = self._inputs(X)
+        with torch.no_grad():
+            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self.models_]
+            mean = self._stack([posterior.mean for posterior in posteriors])
+            if return_std:
+                return mean, self._stack([posterior.stddev for posterior in posteriors])
+            if return_cov:
+                return mean, self._stack([posterior.covariance_matrix for posterior in posteriors])
+        return mean
+
+    def _quantiles(self, X: ArrayLike, levels: Array) -> list[Array]:
+        wanted, parts = torch.from_numpy(levels), []
+        for model, (mean, variance, noise) in zip(self.models_, self._moments(self._inputs(X)), strict=True):
+            deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
+            parts.append(mean.unsqueeze(-1) + deviation)
+        quantiles = self._stack(parts)
+        return [quantiles[:, i] for i in range(len(levels))]
+
+    def _noise_std(self, X: ArrayLike) -> Array:
+        inputs = self._inputs(X)
+        return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self.models_])
+
+    def _log_density(self, inputs: Tensor, targets: Tensor) -> Array:
+        columns = targets.reshape(len(targets), -1).T
+        return self._stack(
+            [
+                model.noise_law.log_density(column - mean, variance, noise)
+                for model, column, (mean, variance, noise) in zip(
+                    self.models_, columns, self._moments(inputs), strict=True
+                )
+            ]
+        )
+
+    def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Mean and variance of f, and the squared scale of the noise law, for each output."""
+        with torch.no_grad():
+            for model in self.models_:
+                posterior = model.posterior(inputs)
+                yield posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(inputs)
+
+    def _stack(self, outputs: Sequence[Any], axis: int = -1) -> NDArray[Any]:
+        """Results of all outputs along an axis; the result itself if there is one output."""
+        return np.asarray(outputs[0]) if self.n_outputs_ == 1 else np.stack(outputs, axis=axis)
+
+    def _per_output(self, values: list[Any]) -> Any:
+        """The value itself for one output; an array of floats, or a list, for several."""
+        if self.n_outputs_ == 1:
+            return values[0]
+        return np.array(values) if isinstance(values[0], float) else values

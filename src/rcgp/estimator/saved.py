@@ -1,63 +1,52 @@
 """A fitted estimator as one file, and back: all that it takes to predict, to inspect and to fit again.
 
-Each kind of estimator says in a file of its own what was fitted; here is what all have in common.
+The format of each kind of fitted model is in :mod:`rcgp.estimator.saved_models`.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import sklearn.gaussian_process.kernels as sk
+from torch import Tensor, nn
 
+from rcgp.estimator.kernels import known_kernels
 from rcgp.estimator.regressor import RCGPRegressor
-from rcgp.estimator.saved_exact import check_exact, describe_exact, rebuild_exact
-from rcgp.estimator.saved_parts import check_names, describe_value, rebuild_value
-from rcgp.estimator.saved_sparse import check_sparse, describe_sparse, rebuild_sparse
+from rcgp.estimator.saved_models import (
+    collect,
+    describe_exact,
+    describe_sparse,
+    rebuild_exact,
+    rebuild_sparse,
+    under,
+)
 from rcgp.estimator.sparse import SparseRCGPRegressor
-from rcgp.saving import SavedModelError, read_archive, write_archive
+from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_archive
 
 __all__ = ["load", "load_with_table", "save"]
 
-
-@dataclass(frozen=True)
-class _Kind:
-    """How one kind of estimator is taken apart and put together.
-
-    Attributes:
-        cls: its class.
-        describe: what was fitted, as JSON; tensors go into the dictionary given.
-        rebuild: gives a new estimator what was fitted.
-        check: refuses what no estimator that was fitted can be.
-    """
-
-    cls: type[Any]
-    describe: Callable[[Any, dict[str, Tensor]], dict[str, Any]]
-    rebuild: Callable[[Any, dict[str, Any], dict[str, Tensor]], None]
-    check: Callable[[Any], None]
-
-
-_KINDS = {
-    "RCGPRegressor": _Kind(RCGPRegressor, describe_exact, rebuild_exact, check_exact),
-    "SparseRCGPRegressor": _Kind(SparseRCGPRegressor, describe_sparse, rebuild_sparse, check_sparse),
+# Class, and functions that describe and rebuild the fitted model, for each kind of estimator.
+_KINDS: dict[str, tuple[Any, Any, Any]] = {
+    "RCGPRegressor": (RCGPRegressor, describe_exact, rebuild_exact),
+    "SparseRCGPRegressor": (SparseRCGPRegressor, describe_sparse, rebuild_sparse),
 }
 
 
-def save(
-    estimator: RCGPRegressor | SparseRCGPRegressor, path: str | os.PathLike[str], table: dict[str, Any] | None = None
-) -> None:
-    """Write a fitted estimator to one file, whole or not at all.
+def save(estimator: Any, path: str | os.PathLike[str], table: dict[str, Any] | None = None) -> None:
+    """Write a fitted estimator to one file, atomically.
 
-    Not kept: a ``progress`` function, a Dask ``client`` and a random generator given as ``random_state``, which are not
-    part of the model.
+    Not kept, since they are not part of the model: a ``progress`` function, a Dask ``client``, a random generator
+    given as ``random_state``, and the inducing points given as ``n_inducing`` (but their number, and
+    ``inducing_points_``).
 
     Args:
-        estimator: fitted.
+        estimator: a fitted regressor.
         path: the file to write; an earlier one is replaced when the new one is complete.
-        table: how the training table became numbers, for those who predict from tables.
+        table: how the training table became numbers, for predictions from tables.
 
     Raises:
         SavedModelError: naming the part that cannot be saved because it is code (a function as mean, a kernel or
@@ -68,35 +57,10 @@ def save(
     write_archive(path, *_contents(estimator, table))
 
 
-def _contents(
-    estimator: RCGPRegressor | SparseRCGPRegressor, table: dict[str, Any] | None
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What is written: a description and tensors."""
-    kind, tensors = _kind_of(estimator), dict[str, Tensor]()
-    parameters = {name: describe_value(value, name, tensors) for name, value in estimator.get_params(False).items()}
-    names = getattr(estimator, "feature_names_in_", None)
-    description = {
-        "kind": kind,
-        "parameters": parameters,
-        "n_features_in": estimator.n_features_in_,
-        "feature_names_in": None if names is None else [str(name) for name in names],
-        "table": table,
-        **_KINDS[kind].describe(estimator, tensors),
-    }
-    return description, tensors
-
-
-def _kind_of(estimator: RCGPRegressor | SparseRCGPRegressor) -> str:
-    """The name of its kind; a class derived from one is saved as that."""
-    return next(name for name, kind in _KINDS.items() if isinstance(estimator, kind.cls))
-
-
 def load(path: str | os.PathLike[str]) -> RCGPRegressor | SparseRCGPRegressor:
     """Read a model that ``save`` of :class:`RCGPRegressor` or :class:`SparseRCGPRegressor` wrote.
 
-    Its predictions are the same to the bit.
-
-    Nothing in the file is executed: it holds text and numbers only.
+    Its predictions are the same to the bit. Nothing in the file is executed: it holds text and numbers only.
 
     Args:
         path: the file.
@@ -112,29 +76,118 @@ def load(path: str | os.PathLike[str]) -> RCGPRegressor | SparseRCGPRegressor:
 
 
 def load_with_table(path: str | os.PathLike[str]) -> tuple[Any, Any]:
-    """As :func:`load`, and what was saved with it as ``table``."""
+    """As :func:`load`, with the ``table`` that was saved."""
     description, tensors = read_archive(path)
     kind = description.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise SavedModelError(f"{os.fspath(path)!r} holds a {kind!r}, not a {' or a '.join(_KINDS)}")
     try:
-        estimator = _rebuild(_KINDS[kind], description, tensors)
-        return estimator, description.get("table")
+        return _rebuild(kind, description, tensors), description.get("table")
     except SavedModelError as error:
         raise SavedModelError(f"{os.fspath(path)!r}: {error}") from error
     except Exception as error:  # a file with a good checksum may still hold nonsense
         raise SavedModelError(f"{os.fspath(path)!r} makes no sense: {error or type(error).__name__}") from error
 
 
-def _rebuild(kind: _Kind, description: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+def _contents(estimator: Any, table: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Description and tensors of an estimator; a subclass is saved as the class of this package."""
+    kind, (_, describe_model, _) = next(row for row in _KINDS.items() if isinstance(estimator, row[1][0]))
+    tensors: dict[str, Tensor] = {}
+    names = getattr(estimator, "feature_names_in_", None)
+    description = {
+        "kind": kind,
+        "parameters": {
+            name: _describe_value(value, name, tensors) for name, value in estimator.get_params(False).items()
+        },
+        "n_features_in": estimator.n_features_in_,
+        "feature_names_in": None if names is None else [str(name) for name in names],
+        "table": table,
+        **describe_model(estimator, tensors),
+    }
+    return description, tensors
+
+
+def _rebuild(kind: str, description: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    cls, _, rebuild_model = _KINDS[kind]
     values = description["parameters"].items()
-    estimator = kind.cls(**{name: rebuild_value(value, name, tensors) for name, value in values})
+    estimator = cls(**{name: _rebuild_value(value, name, tensors) for name, value in values})
     estimator.n_features_in_ = int(description["n_features_in"])
-    if description["feature_names_in"] is not None:
-        estimator.feature_names_in_ = np.array(description["feature_names_in"], dtype=object)
-    kind.rebuild(estimator, description, tensors)
-    check_names(estimator)
-    kind.check(estimator)
+    names = description["feature_names_in"]
+    if names is not None:
+        if len(names) != estimator.n_features_in_ or not all(isinstance(name, str) for name in names):
+            raise SavedModelError("it does not have one name for each feature")
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    estimator._settings()  # checks the parameters
+    rebuild_model(estimator, description, tensors)
     if _contents(estimator, None)[1].keys() != tensors.keys():
         raise SavedModelError("it holds tensors that nothing in it uses")
     return estimator
+
+
+def _describe_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A parameter of the estimator as JSON; its tensors join the others."""
+    if name == "progress":
+        return bool(value) and not callable(value)
+    if name == "client" or (name == "random_state" and not isinstance(value, Integral)):
+        return None
+    if name == "n_inducing" and np.ndim(value):
+        return len(value)
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, sk.Kernel):
+        return {"sklearn": _describe_sklearn(value)}
+    if isinstance(value, nn.Module):
+        return {"module": collect(f"parameters.{name}", describe(value), tensors)}
+    raise SavedModelError(f"{name}={value!r} cannot be saved: a function is code, and code is not saved")
+
+
+def _rebuild_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if name == "client" and value is not None:
+        raise SavedModelError("it names a client, which is never saved")
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"sklearn"}:
+        return _rebuild_sklearn(value["sklearn"])
+    return rebuild(value["module"], under(f"parameters.{name}", tensors))
+
+
+def _describe_sklearn(kernel: sk.Kernel) -> dict[str, Any]:
+    """Class and parameters of a scikit-learn kernel as JSON, if it can be translated."""
+    name = type(kernel).__name__
+    if known_kernels().get(name) is not type(kernel):
+        raise SavedModelError(f"the kernel {name} cannot be saved; those that can be are {', '.join(known_kernels())}")
+    return {"class": name, **{key: _plain(value) for key, value in kernel.get_params(deep=False).items()}}
+
+
+def _rebuild_sklearn(description: Any) -> sk.Kernel:
+    values = dict(description)
+    cls = known_kernels().get(values.pop("class"))
+    if cls is None:
+        raise SavedModelError(f"{description['class']!r} is not a kernel that can be saved")
+    return cls(**{key: _value(value) for key, value in values.items()})
+
+
+def _plain(value: Any) -> Any:
+    """A parameter of a scikit-learn kernel as JSON."""
+    if isinstance(value, sk.Kernel):
+        return {"kernel": _describe_sklearn(value)}
+    if isinstance(value, str):
+        return value
+    if np.ndim(value):
+        return {"array": np.asarray(value, dtype=np.float64).tolist(), "tuple": isinstance(value, tuple)}
+    return {"number": float(value) if math.isfinite(value) else str(value)}
+
+
+def _value(plain: Any) -> Any:
+    """The parameter that :func:`_plain` described."""
+    if isinstance(plain, str):
+        return plain
+    if "kernel" in plain:
+        return _rebuild_sklearn(plain["kernel"])
+    if "array" in plain:
+        return tuple(plain["array"]) if plain["tuple"] else np.array(plain["array"])
+    return float(plain["number"])

@@ -1,42 +1,58 @@
-"""The sparse robust GP as a scikit-learn regressor: its parameters, and how it is fitted to rows from anywhere.
-
-It holds no mathematics: :func:`rcgp.chunked.fit.fit_chunks` fits, and this file only translates. What it answers
-once it is fitted is next door.
-"""
+"""The sparse robust GP as a scikit-learn regressor, for rows in memory, in files or on a cluster."""
 
 from __future__ import annotations
 
 import copy
-import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
+import torch
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rcgp.chunked.fit import fit_chunks
-from rcgp.chunked.stages import Stages
-from rcgp.chunks import engine_for
-from rcgp.estimator.contract import all_or_nothing, as_tensor
-from rcgp.estimator.intervals import IntervalWarning, doubt_of
-from rcgp.estimator.outliers import NoiseLawWarning
-from rcgp.estimator.output import build_model
-from rcgp.estimator.parameters import Recipe, one_of, recipe, whole
-from rcgp.estimator.row_answers import DiagnoseRows
-from rcgp.estimator.row_sources import is_table, pieces_of, table_of
-from rcgp.estimator.sparse_answers import SparseAnswers
+from rcgp.chunked.fit import ChunkedFit, fit_chunks
+from rcgp.chunked.passes import Diagnose
+from rcgp.chunked.resources import Stages, available_memory, gigabytes
+from rcgp.chunks import Chunk, engine_for
+from rcgp.chunks.chunk import check_finite
+from rcgp.estimator.base import (
+    BaseRegressor,
+    Settings,
+    as_tensor,
+    check_choice,
+    check_integer,
+    undone_on_failure,
+    warn,
+)
+from rcgp.estimator.doubts import IntervalWarning, doubt_of
+from rcgp.estimator.kernels import lengthscales
+from rcgp.estimator.output import ROW_ATTRIBUTES, RowDiagnosis, build_model
+from rcgp.estimator.sources import (
+    chunks_in_memory,
+    chunks_with_features,
+    input_blocks,
+    is_table,
+    lazy_inputs,
+    refuse_stored,
+    stored_chunks,
+)
 from rcgp.models.inducing import SELECTIONS
 
 __all__ = ["SparseRCGPRegressor"]
 
+Array = NDArray[np.float64]
 
-class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+# Matrices of the size of a covariance matrix that are held while one is computed.
+_COVARIANCES = 3
+
+
+class SparseRCGPRegressor(BaseRegressor):
     """Gaussian process regression that outliers cannot break, for many rows.
 
     As :class:`RCGPRegressor`, through ``n_inducing`` points instead of all rows: O(n m²) instead of O(n³), in a few
@@ -46,90 +62,56 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
     Parameters
     ----------
     n_inducing : int or array of shape (m, d), default=500
-        Number m of inducing points, at most, or the points. More of them see more of the function, and cost m².
-
-    kernel : kernel of GPyTorch or scikit-learn, default=None
-        As for :class:`RCGPRegressor`.
-
+        Largest number m of inducing points, or the points. More points resolve more of the function, and cost m².
+    kernel, local_noise, priors, random_state
+        As for :class:`RCGPRegressor`. Local noise is found on the sample.
     mean : str, callable or GPyTorch mean, default="median"
         As for :class:`RCGPRegressor`, from the sample of ``fit_rows`` rows.
-
     weight : {"learned", "imq", "se", "constant"} or weight function of rcgp.weights, default="learned"
-        ``"learned"`` learns the noise law and takes the weights from it: see :class:`RCGPRegressor`. The others are
-        functions of the distance from the prior mean, the paper's method: ``"imq"`` and ``"se"`` have a threshold at
-        the 95 % quantile of the distances of all rows (``InverseMultiquadric(epsilon=...)`` for another one), exactly;
-        ``"constant"`` is an ordinary sparse GP.
-
-    local_noise : bool, default=True
-        Let the noise differ from place to place, where the sample shows that it does. For ``weight="learned"``.
-
-    priors : {"weak"} or None, default="weak"
-        As for :class:`RCGPRegressor`.
-
+        ``"learned"`` takes the weights from the noise law. The others are functions of the distance from the prior
+        mean, the paper's method: ``"imq"`` and ``"se"`` have the threshold at the 95 % quantile of the distances of all
+        rows (``InverseMultiquadric(epsilon=...)`` for another one); ``"constant"`` is an ordinary sparse GP.
     selection : {"greedy", "kmeans"}, default="greedy"
-        How the inducing points are chosen among up to 20 000 rows: each the one that is least known from those before,
-        by the fitted kernel, or spread out by k-means++.
-
+        How the inducing points are chosen among up to 20 000 rows: each where the fitted kernel leaves the largest
+        variance given those before, or by k-means++.
     fit_rows : int, default=1000
         Size of the random sample on which the hyperparameters are chosen. An evaluation costs O(fit_rows³).
-
     polish : int, default=0
-        Iterations in which the hyperparameters are then improved on all rows, O(n m²) each, before these are weighed
-        once more. For data in memory.
-
+        Iterations that then improve the hyperparameters on all rows, O(n m²) each. For data in memory.
     max_iter : int, default=1000
         Limit on the iterations of each search on the sample.
-
     threads : int or None, default=None
-        Chunks of rows that are worked on at a time. ``None`` is one, by all threads of torch.
-
+        Chunks of rows that are processed at a time. ``None`` is one, with all threads of torch.
     client : dask.distributed.Client or None, default=None
-        The cluster that does the passes over Dask collections. Never part of a copy, a pickle or a saved model.
-
+        The cluster for passes over Dask collections. Never part of a copy, a pickle or a saved model.
     progress : bool or callable, default=False
         ``True`` shows each step, with the evaluations of a search or the rows of a pass; or a function, called after
-        each evaluation as for :class:`RCGPRegressor`. If it has a method ``stage(name, done, total)``, that is called
-        for steps and rows.
-
-    random_state : int, RandomState instance or None, default=None
-        Seed of the sample and of the inducing points.
+        each evaluation as for :class:`RCGPRegressor`. Its method ``stage(name, done, total)``, if any, is called for
+        steps and rows.
 
     Attributes
     ----------
     weights_, outlier_scores_, outlier_probability_, outliers_, loo_mean_, loo_std_ : ndarray of shape (n,)
-        As for :class:`RCGPRegressor`, where the rows were in memory, which a ``numpy.memmap`` is not; else use
+        As for :class:`RCGPRegressor`, for rows in memory, which excludes a ``numpy.memmap``; otherwise use
         :meth:`diagnose`.
-    noise_law_ : NoiseLaw
-        The noise law of all rows, by which they are flagged; ``print`` shows it. For a given weight it is learned
-        afterwards, from the leave-one-out predictions of the sample.
-    doubts_ : tuple of str
-        Why the noise law may be wrong, a sentence each. Each is a :class:`NoiseLawWarning` as well.
-    noise_variance_ : float
-        Fitted noise variance σ², the squared scale of the noise law.
-    kernel_ : GPyTorch kernel
-        Fitted kernel, in the units of X and y.
-    lengthscales_ : ndarray of shape (d,)
-        As for :class:`RCGPRegressor`.
+    noise_law_, doubts_, noise_variance_, kernel_, lengthscales_, n_features_in_, feature_names_in_
+        As for :class:`RCGPRegressor`, of all rows. For a given weight the noise law is learned from the leave-one-out
+        predictions of the sample.
     inducing_points_ : ndarray of shape (m, d)
         The inducing points.
-    fit_report_ : RobustReport or FitReport
-        How the fit on the sample went; ``print`` shows it.
-    n_iter_ : int
-        Iterations of the optimiser.
+    fit_report_, n_iter_ : RobustReport or FitReport, int
+        Report of the fit on the sample, and iterations of the optimiser.
     model_ : rcgp.chunked.fit.ChunkedFit
-        The fitted model, with the seconds that each step took. Its ``trusted_spread`` tells how right the intervals
-        are: one is right, more is too narrow, less is too wide. ``unseen`` is the share of the variance that more
-        points would see.
-    n_features_in_, feature_names_in_
-        Number of features, and their names where they have any.
+        The fitted model, with the seconds of each step. Intervals are too narrow if ``trusted_spread`` is above one,
+        too wide below. ``unseen`` is the share of the variance that more inducing points would explain.
 
     Notes
     -----
-    The answer depends neither on the chunks nor on who works on them, but for rounding errors.
+    The result depends neither on the chunks nor on the engine, except for rounding errors.
 
     Unlike :class:`RCGPRegressor` it has one output (fit one model for each), one start (no ``n_restarts``), units from
-    the data (no ``normalize``) and no ``sample_y``. It warns with
-    :class:`rcgp.estimator.intervals.IntervalWarning` if the inducing points are too few.
+    the data (no ``normalize``) and no ``sample_y``. It warns with :class:`rcgp.estimator.IntervalWarning` if the
+    inducing points are too few.
 
     Examples
     --------
@@ -142,6 +124,8 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
     >>> bool(model.outliers_[::100].all()), int(model.outliers_.sum())
     (True, 20)
     """
+
+    model_: ChunkedFit
 
     def __init__(
         self,
@@ -175,6 +159,7 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         self.progress = progress
         self.random_state = random_state
 
+    @undone_on_failure
     def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, features: Sequence[str] | None = None
     ) -> SparseRCGPRegressor:
@@ -197,55 +182,63 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         -------
         self
         """
-        with all_or_nothing(self):
-            return self._fit(X, y, sample_weight, features)
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any, features: Sequence[str] | None) -> SparseRCGPRegressor:
-        how = self._recipe()
-        in_memory = is_table(X, y) and features is None
+        settings = self._settings()
+        in_memory, missing = is_table(X, y) and features is None, None
         if self.polish and not in_memory:
             raise ValueError("polish takes all rows into memory: give X and y as arrays, or leave polish at 0")
-        chunks = table_of(self, X, y, sample_weight) if in_memory else pieces_of(self, X, y, sample_weight, features)
+        if in_memory:
+            chunks, missing = chunks_in_memory(self, X, y, sample_weight)
+        else:
+            chunks = stored_chunks(self, X, y, sample_weight, features)
         engine = engine_for(chunks, client=self.client, threads=self.threads)
         fitted = fit_chunks(
             chunks,
             engine,
-            build=partial(build_model, how),
-            learned=how.make_weight is None,
-            local_noise=how.local_noise,
-            inducing=as_tensor(self.n_inducing) if _given(self.n_inducing) else int(self.n_inducing),
+            build=partial(build_model, settings),
+            learned=settings.make_weight is None,
+            local_noise=settings.local_noise,
+            inducing=as_tensor(self.n_inducing) if _are_points(self.n_inducing) else int(self.n_inducing),
             selection=self.selection,
             fit_rows=int(self.fit_rows),
             polish=int(self.polish),
-            max_iterations=how.max_iterations,
+            max_iterations=settings.max_iterations,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-            progress=how.progress,
+            progress=settings.progress,
         )
-        report = fitted.report
-        if not report.converged:
-            message = f"the fit did not converge in {report.iterations} iterations: {report.message}"
-            warnings.warn(message, ConvergenceWarning, stacklevel=3)
-        for law_doubt in fitted.doubts:
-            warnings.warn(law_doubt, NoiseLawWarning, stacklevel=3)
+        warn(fitted.report, fitted.doubts)
         if doubt := doubt_of(fitted):
             warnings.warn(f"{doubt}; raise n_inducing, or fit_rows", IntervalWarning, stacklevel=3)
-        parts = None
-        if in_memory:
-            stages = Stages(how.progress, fitted.rows if sample_weight is None else 0)
+        rows = None
+        if missing is not None:
+            stages = Stages(settings.progress, fitted.rows if sample_weight is None else 0)
             with stages.step("weights of all rows"):
                 parts = stages.watched(engine).collect(DiagnoseRows(fitted.diagnose), chunks)
-        self._keep(fitted, parts)
+            rows = _without_observation(_joined(parts), missing.numpy())
+        self._set_fitted(fitted, rows)
         return self
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file, which :func:`rcgp.load` reads; see there for what is kept.
+    def diagnose(self, X: Any, y: Any = None, sample_weight: Any = None) -> Iterator[RowDiagnosis]:
+        """Diagnose the rows of the fit chunk by chunk, for rows that are not in memory.
 
-        The file is written whole or not at all: an earlier one stays until the new one is complete. Of inducing points
-        that were given ``n_inducing`` is then the number; they are in ``inducing_points_``.
+        Parameters
+        ----------
+        X, y, sample_weight
+            As given to :meth:`fit`, or some of those rows, with the same features in the same order; of a Parquet file
+            those columns are read. A new row is treated as if it had been part of the fit. Blocks of a Dask collection
+            come to this process one at a time; the client is not used.
+
+        Yields
+        ------
+        diagnosis : named tuple
+            ``first``, the number of the chunk's first row, and ``weights``, ``outlier_scores``,
+            ``outlier_probability``, ``outliers``, ``loo_mean`` and ``loo_std`` of its rows. Cost O(m²) for each. For
+            one array of all: ``np.concatenate([chunk.outliers for chunk in model.diagnose(X, y)])``.
         """
-        from rcgp.estimator.saved import save
+        check_is_fitted(self)
+        return map(DiagnoseRows(self.model_.diagnose), chunks_with_features(self, X, y, sample_weight))
 
-        save(copy.copy(self).set_params(n_inducing=len(self.n_inducing)) if _given(self.n_inducing) else self, path)
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
 
     def __sklearn_clone__(self) -> SparseRCGPRegressor:
         cloned: SparseRCGPRegressor = super(SparseRCGPRegressor, copy.copy(self)).__sklearn_clone__()
@@ -255,19 +248,133 @@ class SparseRCGPRegressor(SparseAnswers, RegressorMixin, BaseEstimator):  # type
         # A client belongs to a process: neither copies nor pickles have it.
         return {**super().__getstate__(), "client": None}
 
-    def _recipe(self) -> Recipe:
-        """The parameters, checked."""
-        if not _given(self.n_inducing):
-            whole(self.n_inducing, "n_inducing", least=1)
-        whole(self.fit_rows, "fit_rows", least=2)
-        whole(self.polish, "polish", least=0)
-        one_of(self.selection, SELECTIONS, "selection")
+    def __getattr__(self, name: str) -> Any:
+        # Called only when normal lookup fails.
+        if name[:-1] in ROW_ATTRIBUTES and name.endswith("_") and "model_" in self.__dict__:
+            raise AttributeError(
+                f"there is no {name} of rows that were not in memory, such as those of a memory-mapped file: use "
+                f"np.concatenate([chunk.{name[:-1]} for chunk in model.diagnose(X, y)])"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _settings(self) -> Settings:
+        if not _are_points(self.n_inducing):
+            check_integer(self.n_inducing, "n_inducing", least=1)
+        check_integer(self.fit_rows, "fit_rows", least=2)
+        check_integer(self.polish, "polish", least=0)
+        check_choice(self.selection, SELECTIONS, "selection")
         if self.threads is not None:
-            whole(self.threads, "threads", least=1)
-        named = {"n_restarts": 0, "normalize": True, **self.get_params(deep=False)}
-        return recipe(SimpleNamespace(**named))
+            check_integer(self.threads, "threads", least=1)
+        return super()._settings()
+
+    def _set_fitted(self, fitted: ChunkedFit, rows: RowDiagnosis | None) -> None:
+        """Set the fitted attributes, with those of each row if they are known."""
+        self.model_, self.n_outputs_ = fitted, 1
+        self.noise_law_, self.doubts_ = fitted.noise_law, fitted.doubts
+        self.noise_variance_ = fitted.noise.item()
+        self.kernel_ = fitted.diagnose.view.kernel
+        self.lengthscales_ = lengthscales(self.kernel_, self.n_features_in_)
+        self.inducing_points_ = fitted.diagnose.view.Z.numpy()
+        self.fit_report_ = fitted.report
+        self.n_iter_ = fitted.report.iterations
+        for name in ROW_ATTRIBUTES:
+            self.__dict__.pop(f"{name}_", None)  # of an earlier fit
+            if rows is not None:
+                setattr(self, f"{name}_", getattr(rows, name))
+
+    def _predict(self, X: Any, return_std: bool, return_cov: bool, include_noise: bool) -> Any:
+        if return_cov:
+            return self._mean_and_covariance(self._inputs(X), include_noise)
+        predictor = self.model_.predictor
+        if return_std:
+            std = predictor.noisy_std if include_noise else predictor.std
+            return tuple(self._evaluate(X, [predictor.mean, std]))
+        return self._evaluate(X, [predictor.mean])[0]
+
+    def _mean_and_covariance(self, inputs: Tensor, include_noise: bool) -> tuple[Array, Array]:
+        needed, free = 8 * _COVARIANCES * len(inputs) ** 2, available_memory()
+        if free is not None and needed > free:
+            raise MemoryError(
+                f"the covariance matrix of {len(inputs)} rows needs about {gigabytes(needed)} GB of memory, and "
+                f"{gigabytes(free)} are free: ask for return_std=True, or for fewer rows"
+            )
+        predictor = self.model_.predictor
+        with torch.no_grad():
+            mean, covariance = predictor.mean(inputs), predictor.process.covariance(inputs, inputs)
+            if include_noise:
+                covariance.diagonal().add_(predictor.noise_variance(inputs))
+        return mean.numpy(), covariance.numpy()
+
+    def _quantiles(self, X: Any, levels: Array) -> list[Any]:
+        quantile = self.model_.predictor.quantile
+        return self._evaluate(X, [partial(quantile, float(level)) for level in levels])
+
+    def _noise_std(self, X: Any) -> Any:
+        return self._evaluate(X, [self.model_.predictor.noise_std])[0]
+
+    def _log_density(self, inputs: Tensor, targets: Tensor) -> Array:
+        return self.model_.predictor.log_density(inputs, targets).numpy()
+
+    def _inputs(self, X: Any) -> Tensor:
+        if hasattr(X, "__dask_graph__"):
+            raise ValueError("log_predictive_density and return_cov take inputs in memory: compute X first")
+        refuse_stored(self, X)
+        return super()._inputs(X)
+
+    def _evaluate(self, X: Any, functions: Sequence[Callable[[Tensor], Tensor]]) -> list[Any]:
+        """Functions of the inputs, block by block; lazily for a Dask collection."""
+        if hasattr(X, "__dask_graph__"):
+            names = None if not hasattr(self, "feature_names_in_") else tuple(map(str, self.feature_names_in_))
+            tasks, inputs = [EvaluateBlock(function, names) for function in functions], lazy_inputs(self, X)
+            return [inputs.map_blocks(task, drop_axis=1, dtype=np.float64, meta=np.empty(0)) for task in tasks]
+        with torch.no_grad():
+            blocks = [[function(block).numpy() for function in functions] for block in input_blocks(self, X)]
+        return [np.concatenate(values) for values in zip(*blocks, strict=True)]
 
 
-def _given(n_inducing: Any) -> bool:
-    """Whether inducing points are given, and not their number."""
+@dataclass(frozen=True)
+class DiagnoseRows:
+    """The diagnosis of a chunk of rows of the fit. Cost O(m²) for each row."""
+
+    diagnose: Diagnose
+
+    def __call__(self, chunk: Chunk) -> RowDiagnosis:
+        found = self.diagnose(chunk)
+        return RowDiagnosis.of(chunk.y, found.weights, found.mean, found.std, found.probability, chunk.first)
+
+
+@dataclass(frozen=True)
+class EvaluateBlock:
+    """A function at the inputs of a block of a Dask array, which is checked when it is read.
+
+    Attributes:
+        function: from ``q x d`` inputs to ``q`` values.
+        names: names of the features, if any, for errors.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    names: tuple[str, ...] | None
+
+    def __call__(self, block: Array) -> Array:
+        inputs = as_tensor(block)
+        check_finite(inputs, "X", 0, self.names, of=" of its block")
+        with torch.no_grad():
+            return self.function(inputs).numpy() if len(inputs) else np.empty(0)
+
+
+def _joined(parts: Sequence[RowDiagnosis]) -> RowDiagnosis:
+    """The diagnosis of all rows from those of consecutive chunks."""
+    return RowDiagnosis(0, *(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ATTRIBUTES))
+
+
+def _without_observation(rows: RowDiagnosis, missing: NDArray[np.bool_]) -> RowDiagnosis:
+    """The diagnosis with NaN for weights, scores and probabilities of rows whose observation is missing."""
+    for values in (rows.weights, rows.outlier_scores, rows.outlier_probability):
+        values[missing] = np.nan
+    rows.outliers[missing] = False
+    return rows
+
+
+def _are_points(n_inducing: Any) -> bool:
+    """Whether inducing points are given, instead of their number."""
     return isinstance(n_inducing, np.ndarray | Tensor) and n_inducing.ndim == 2

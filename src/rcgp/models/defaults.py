@@ -25,7 +25,6 @@ __all__ = [
     "column_scales",
     "default_kernel",
     "in_units",
-    "is_unit_scale",
     "robust_scales",
     "robust_spread",
     "robust_spreads",
@@ -164,13 +163,7 @@ def in_units(kernel: gpytorch.kernels.Kernel, factor: float) -> gpytorch.kernels
     scaled = gpytorch.kernels.ScaleKernel(kernel, outputscale_constraint=above(0.0)).double()
     scaled.outputscale = torch.tensor(factor, dtype=torch.float64)
     scaled.raw_outputscale.requires_grad_(False)
-    scaled.of_units = True
     return scaled
-
-
-def is_unit_scale(kernel: gpytorch.kernels.Kernel) -> bool:
-    """Whether an output scale only changes units, and is none that a user has fixed."""
-    return bool(getattr(kernel, "of_units", False))
 
 
 def add_weak_priors(model: gpytorch.Module) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from rcgp.estimator.outliers import FLAG_RULE
+from rcgp.estimator import FLAG_RULE
 from rcgp.report import figures
 from rcgp.report.effects import MOST_EFFECTS, Effect, fitted_curve, partial_dependences
 from rcgp.report.summary import Fit, Numbers, Rows, as_fitted, converged, drawn_rows, listed_rows, predictive_law

@@ -1,16 +1,18 @@
 """One file for a saved model: a JSON description and named tensors, in the safetensors format.
 
-A pickle from a stranger runs the stranger's code; this file is only ever read as text and numbers. It says which
-version wrote it and carries a checksum, so that damage is an error and never a slightly different model. Writing is
-atomic: whoever reads the file, at any time, finds the old one or the new one, whole.
+Unlike a pickle, the file holds text and numbers only, and reading it runs no code. It names the version that wrote it
+and has a checksum, so that damage is an error and never a slightly different model. All files are written atomically.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import json
 import os
+import secrets
 import stat
 from typing import Any, BinaryIO
 
@@ -18,9 +20,15 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from rcgp.saving.whole import write_whole
-
-__all__ = ["FORMAT_VERSION", "SavedModelError", "raw_bytes", "read_archive", "write_archive"]
+__all__ = [
+    "FORMAT_VERSION",
+    "SavedModelError",
+    "check_writable",
+    "raw_bytes",
+    "read_archive",
+    "write_archive",
+    "write_whole",
+]
 
 #: The layout of the file that this version writes, and the only one that it reads.
 FORMAT_VERSION = 2
@@ -40,14 +48,11 @@ class SavedModelError(ValueError):
 
 
 def write_archive(path: str | os.PathLike[str], description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write a description and tensors to one file, atomically: a save that fails leaves the old file as it was.
-
-    The file has the permissions of the one that it replaces, or those of any new file. Where the path is a symbolic
-    link, the file that it points to is replaced. Cost O(size), in memory too.
+    """Write a description and tensors to one file with :func:`write_whole`. Cost O(size), in memory too.
 
     Args:
-        path: the file to make or to replace.
-        description: what JSON can hold: dicts with text as keys, lists, text, finite numbers, booleans and None.
+        path: the file to create or replace.
+        description: JSON values: dicts with text as keys, lists, text, finite numbers, booleans and None.
         tensors: dense tensors by name, on any device and in any memory layout.
 
     Raises:
@@ -63,7 +68,7 @@ def write_archive(path: str | os.PathLike[str], description: dict[str, Any], ten
 
 
 def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The description and tensors of a file made by :func:`write_archive`. Nothing in the file is ever run.
+    """Description and tensors of a file made by :func:`write_archive`. Nothing in the file is executed.
 
     Returns:
         The description, and tensors on the CPU with memory of their own. Cost O(size).
@@ -85,15 +90,83 @@ def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         raise SavedModelError(f"{name} is damaged: its description is not JSON") from error
     if not isinstance(description, dict):
         raise SavedModelError(f"{name} is damaged: its description is not a JSON object")
-    # safetensors hands out views of its own buffers; clones are ordinary, aligned memory. Made after the checksum,
-    # since they would mend a damaged boolean.
+    # safetensors returns views of its own buffers; clones are ordinary, aligned memory. Made after the checksum, since
+    # they would repair a damaged boolean.
     return description, {key: value.clone() for key, value in tensors.items()}
 
 
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file atomically: a reader finds the old content or the new, never a part.
+
+    The file keeps the permissions of the one that it replaces; a new one gets the default ones. A symbolic link is
+    followed.
+
+    Args:
+        path: the file to create or replace.
+        content: all bytes of it.
+
+    Raises:
+        OSError: if it cannot be written; an old file is then unchanged.
+    """
+    target = os.path.realpath(path)
+    mode = _mode_to_keep(target)
+    part = os.path.join(os.path.dirname(target), f".rcgp-{secrets.token_hex(8)}.part")
+    # os.open instead of tempfile, so that the umask sets the permissions of a new file.
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode or 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            if mode is not None:
+                os.chmod(part, mode)
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    except BaseException:  # an interrupt from the keyboard too
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+    # Flush the folder too, for the new name. Not every system can, and the file is complete without.
+    with contextlib.suppress(OSError):
+        folder = os.open(os.path.dirname(target), os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise the OSError with which :func:`write_whole` would fail, before long work; a disk may still fill up."""
+    target = os.path.realpath(path)
+    try:
+        _mode_to_keep(target)
+        folder = os.path.dirname(target)
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, f"there is no folder {folder!r} to write it in")
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, f"the folder {folder!r} cannot be written to")
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _mode_to_keep(target: str) -> int | None:
+    """Permissions of the file to be replaced, ``None`` for a new one; an OSError if it must not be replaced."""
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    if not stat.S_ISREG(mode):  # such as a device, which a renamed file would replace
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if not os.access(target, os.W_OK):  # which renaming ignores
+        raise PermissionError(errno.EACCES, "it is write-protected")
+    return stat.S_IMODE(mode)
+
+
 def raw_bytes(tensor: Tensor) -> bytes:
-    """The numbers of a dense tensor as they lie in memory, row by row."""
+    """The numbers of a dense tensor in memory order, row by row."""
     dense = tensor.detach().cpu().contiguous()
-    # The stride is given because a single number counts as contiguous with any, and not all can be viewed as bytes.
+    # A single number is contiguous with any stride, and not every stride can be viewed as bytes.
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
@@ -121,7 +194,7 @@ def _serialised(description: dict[str, Any], tensors: dict[str, Tensor]) -> byte
 
 
 def _strict_json(description: dict[str, Any]) -> str:
-    """The description as JSON that reads back as the same thing; floats by repr, which is exact."""
+    """The description as JSON that reads back equal; floats by repr, which is exact."""
     try:
         text = json.dumps(description, allow_nan=False)
         same = json.loads(text) == description
@@ -133,10 +206,10 @@ def _strict_json(description: dict[str, Any]) -> str:
 
 
 def _digest(metadata: dict[str, str], tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over what the file says of itself and, by name, over dtype, shape and bytes of each tensor."""
+    """SHA-256 of the metadata and, by name, of dtype, shape and bytes of each tensor."""
     digest = hashlib.sha256()
-    said = {key: value for key, value in metadata.items() if key != "sha256"}
-    digest.update(json.dumps(said, sort_keys=True).encode() + b"\n")
+    signed = {key: value for key, value in metadata.items() if key != "sha256"}
+    digest.update(json.dumps(signed, sort_keys=True).encode() + b"\n")
     for key in sorted(tensors):
         tensor = tensors[key]
         digest.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode() + b"\n")
@@ -152,9 +225,9 @@ def _own_version() -> str:
 
 
 def _checked_content(path: str | os.PathLike[str], name: str) -> tuple[dict[str, str], bytes]:
-    """What a file says of itself, once it is known to be whole and of a version that can be read, and its bytes."""
+    """Metadata and bytes of a complete file in a version that can be read."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # asked before opening, since a pipe would keep us waiting
+        if not stat.S_ISREG(os.stat(path).st_mode):  # before opening, which would block on a pipe
             raise SavedModelError(f"{name} is not a file")
         with open(path, "rb") as file:
             metadata = _checked_metadata(file, name)
@@ -169,7 +242,7 @@ def _checked_content(path: str | os.PathLike[str], name: str) -> tuple[dict[str,
 
 
 def _checked_metadata(file: BinaryIO, name: str) -> dict[str, str]:
-    """The text entries in the header of a safetensors file of ours, read before anything else of a file is."""
+    """The metadata in the header, which is checked before the rest is read."""
     size = os.fstat(file.fileno()).st_size
     if size < 9:
         raise SavedModelError(f"{name} is empty" if size == 0 else f"{name} is too short to be a saved model")
@@ -212,7 +285,7 @@ def _check_version(metadata: dict[str, str], name: str) -> None:
 
 
 def _resemblance(start: bytes) -> str:
-    """What a foreign file looks like, as an addition to the message."""
+    """What a foreign file looks like, for the message."""
     if start.startswith(b"PK"):
         return ": it looks like a zip archive, or a checkpoint of torch.save"
     if start.startswith(b"\x80"):

@@ -1,35 +1,47 @@
 """Kernels, means and weight functions as a JSON tree and named tensors, and back.
 
-The tree says which class stands where and with which plain values; every number that was fitted is a tensor under the
-name that it has in ``state_dict``. Nothing but the classes in :mod:`rcgp.saving.recipes` is described or built.
+The tree holds the class of each module and its plain values; every fitted number is a tensor under its name in
+``state_dict``. Only what :mod:`rcgp.saving.recipes` lists is described or built: functions are code, and code is not
+saved.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
 
+import gpytorch
 import torch
+from gpytorch.constraints.constraints import softplus
 from torch import Tensor, nn
 
+from rcgp.models.defaults import AttributeOf
 from rcgp.saving.archive import SavedModelError, raw_bytes
-from rcgp.saving.attachments import Take, build_constraint, build_prior, describe_constraint, describe_prior
-from rcgp.saving.recipes import FAMILIES, RECIPES, Recipe, check_arguments
+from rcgp.saving.recipes import CONSTRAINTS, FAMILIES, PRIORS, RECIPES, TRANSFORMS, Recipe, check_arguments
 
-__all__ = ["describe", "rebuild"]
+__all__ = ["build_constraint", "build_prior", "describe", "describe_constraint", "describe_prior", "rebuild"]
 
-#: A part may stand in many places at once, so a small file could describe a tree too large to walk through.
+#: JSON and tensors of a part.
+Described = tuple[dict[str, Any], dict[str, Tensor]]
+
+#: Returns the tensor of that name in a file, once; raises an error if there is none.
+Take = Callable[[str], Tensor]
+
+#: Limit on the parts of a tree: parts may be shared, so a small file could describe a huge tree.
 _MOST_PARTS = 100_000
 
 
-def describe(module: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def describe(module: nn.Module) -> Described:
     """A kernel, mean or weight function as plain values and tensors, from which :func:`rebuild` makes it again.
 
-    Constraints, priors, ``requires_grad`` and parts that stand in several places are kept; what can be recomputed, the
-    initial value of a constraint and parameters shared between different modules (each gets its value) are not.
+    Constraints, priors, ``requires_grad`` and shared parts are kept. Caches, initial values of constraints and the
+    sharing of parameters between different modules (each gets its value) are not.
 
     Returns:
-        A description that JSON can hold, and copies of the tensors on the CPU, by their names in ``state_dict``.
+        A description in JSON values, and copies of the tensors on the CPU, by their names in ``state_dict``.
 
     Raises:
         SavedModelError: naming the part, if it or anything on it is code: a user's class or function.
@@ -37,49 +49,48 @@ def describe(module: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
     noun = next((word for family, word in FAMILIES.items() if isinstance(module, family)), None)
     if noun is None:
         raise SavedModelError(f"a {type(module).__name__} is neither a kernel nor a mean nor a weight function")
-    taken = _TakenApart(noun)
+    writer = _Writer(noun)
     try:
-        description = taken.node(module, "")
+        description = writer.node(module, "")
     except RecursionError as error:
         raise SavedModelError(f"the {noun} is nested too deeply to be saved") from error
     try:
-        # Tried at once, so that what could not be read later is refused now.
-        _check_same(module, _assemble(description, taken.tensors))
+        _check_same(module, _assemble(description, writer.tensors))  # refuse now what could not be read later
     except Exception as error:
         raise SavedModelError(f"the {noun} cannot be saved: {_reason(error)}") from error
-    return description, taken.tensors
+    return description, writer.tensors
 
 
 def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
-    """The module that :func:`describe` described, equal to the bit. Only classes of the tables are ever built.
+    """The module that :func:`describe` described, equal to the bit. Only classes of the tables are built.
 
     Args:
-        description: as ``describe`` gave it.
-        tensors: as ``describe`` gave them, each of which must be used. The module gets copies.
+        description: as returned by ``describe``.
+        tensors: as returned by ``describe``; each must be used. The module gets copies.
 
     Raises:
         SavedModelError: for a description that makes no sense, and for missing, misshapen or unused tensors.
     """
     try:
         return _assemble(description, tensors)
-    except Exception as error:  # constructors may raise anything when a file asks for nonsense
+    except Exception as error:  # constructors may raise anything for nonsense in a file
         raise SavedModelError(f"the saved model makes no sense: {_reason(error)}") from error
 
 
 def _assemble(description: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
-    """The module, or whatever error comes up on the way."""
-    together = _PutTogether(tensors)
-    module = together.module(description, "")
-    if together.unused:
-        raise SavedModelError(f"nothing in it uses the tensor {min(together.unused)!r}")
-    crowd = itertools.islice(module.named_modules(remove_duplicate=False), _MOST_PARTS, None)
-    if next(crowd, None) is not None:
+    """The module, or any error."""
+    reader = _Reader(tensors)
+    module = reader.module(description, "")
+    if reader.unused:
+        raise SavedModelError(f"nothing in it uses the tensor {min(reader.unused)!r}")
+    surplus = itertools.islice(module.named_modules(remove_duplicate=False), _MOST_PARTS, None)
+    if next(surplus, None) is not None:
         raise SavedModelError(f"it has more than {_MOST_PARTS} parts")
     return module
 
 
-class _TakenApart:
-    """One module tree on its way to a description."""
+class _Writer:
+    """Describes the modules of a tree and collects their tensors."""
 
     def __init__(self, noun: str) -> None:
         self.noun = noun
@@ -87,7 +98,7 @@ class _TakenApart:
         self._paths: dict[nn.Module, str] = {}
 
     def node(self, module: nn.Module, path: str) -> dict[str, Any]:
-        """The description of a module and all that it holds; its tensors join the others."""
+        """The description of a module and all its parts."""
         if module in self._paths:
             return {"same_as": self._paths[module]}
         self._paths[module] = path
@@ -95,20 +106,18 @@ class _TakenApart:
         recipe = self._recipe(module, place)
         if len(getattr(module, "batch_shape", ())) > 0:
             raise SavedModelError(f"{place}: {type(module).__name__} with a batch shape cannot be saved")
-        arguments = {key: read(module) for key, read in recipe.arguments.items()}
-        arguments = check_arguments(recipe, arguments, place)
-        own = {name: getattr(module, name) for name in recipe.shapes(arguments)}
-        for name, shape in recipe.shapes(arguments).items():
-            value = own[name]
-            if value.shape != shape:
-                raise SavedModelError(f"{place}: {name} must have shape {shape} to be saved, got {tuple(value.shape)}")
+        arguments = check_arguments(recipe, {key: read(module) for key, read in recipe.arguments.items()}, place)
+        shapes = recipe.shapes(arguments)
+        own = {name: getattr(module, name) for name in shapes}
+        for name, value in own.items():
+            if value.shape != shapes[name]:
+                wanted, got = shapes[name], tuple(value.shape)
+                raise SavedModelError(f"{place}: {name} must have shape {wanted} to be saved, got {got}")
         self._keep(path, own)
         node: dict[str, Any] = {
             "class": type(module).__name__,
             "arguments": arguments,
-            "requires_grad": {
-                key: value.requires_grad for key, value in own.items() if isinstance(value, nn.Parameter)
-            },
+            "requires_grad": {key: part.requires_grad for key, part in own.items() if isinstance(part, nn.Parameter)},
             "constraints": {},
             "priors": {},
             "parts": [self.node(part, _join(path, name)) for name, part in _parts(recipe, module)],
@@ -137,8 +146,8 @@ class _TakenApart:
             self.tensors[_join(path, name)] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
-class _PutTogether:
-    """One description on its way to a module tree."""
+class _Reader:
+    """Builds the modules of a description, each with its tensors."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.unused = dict(tensors)
@@ -158,7 +167,7 @@ class _PutTogether:
         if recipe is None:
             raise SavedModelError(f"{place} names the class {node['class']!r}, which is not one that can be saved")
         arguments = check_arguments(recipe, node["arguments"], place)
-        # Before anything is built, so that no file asks for more memory than it fills.
+        # Taken before anything is built, so that no file requests more memory than it fills.
         own = {
             name: self._take(_join(path, name), shape, integer=name == "active_dims")
             for name, shape in recipe.shapes(arguments).items()
@@ -186,10 +195,10 @@ class _PutTogether:
         if not all(type(value) is bool for value in requires_grad.values()):
             raise SavedModelError(f"{place}: requires_grad must be true or false")
         for name, value in own.items():
-            is_parameter = name in parameters
-            setattr(module, name, nn.Parameter(value, requires_grad[name]) if is_parameter else value)
+            setattr(module, name, nn.Parameter(value, requires_grad[name]) if name in parameters else value)
 
     def _attach(self, module: nn.Module, constraints: Any, priors: Any, path: str, place: str) -> None:
+        """Register the constraints and priors."""
         if not isinstance(constraints, dict) or not isinstance(priors, dict):
             raise SavedModelError(f"{place}: constraints and priors must be given by name")
         if (constraints or priors) and not hasattr(module, "_constraints"):
@@ -209,14 +218,14 @@ class _PutTogether:
         return lambda key: self._take(_join(_join(path, name), key))
 
     def _take(self, name: str, shape: tuple[int, ...] | None = None, integer: bool = False) -> Tensor:
-        """A copy of the tensor of that name, which is then used up."""
+        """A copy of the tensor of that name, which then counts as used."""
         if name not in self.unused:
             raise SavedModelError(f"the tensor {name!r} is missing")
         value = self.unused.pop(name)
         if shape is not None and value.shape != shape:
             raise SavedModelError(f"the tensor {name!r} must have shape {shape}, got {tuple(value.shape)}")
-        fits = value.dtype in (torch.int64, torch.int32) and bool((value >= 0).all())
-        if not (fits if integer else value.is_floating_point()):
+        columns = value.dtype in (torch.int64, torch.int32) and bool((value >= 0).all())
+        if not (columns if integer else value.is_floating_point()):
             raise SavedModelError(f"the tensor {name!r} must hold {'columns' if integer else 'real numbers'}")
         return value.detach().clone()
 
@@ -230,7 +239,7 @@ def _parts(recipe: Recipe, module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _check_same(module: nn.Module, restored: nn.Module) -> None:
-    """An error unless both have the same parts with the same plain values and, to the bit, the same tensors."""
+    """Raise an error unless both have the same parts, plain values and, to the bit, tensors."""
     old, new = module.state_dict(), restored.state_dict()
     differing = {key for key in old.keys() & new.keys() if not _same_bits(old[key], new[key])}
     for key in sorted((old.keys() ^ new.keys()) | differing):
@@ -243,16 +252,146 @@ def _check_same(module: nn.Module, restored: nn.Module) -> None:
                 raise SavedModelError(f"{_join(path, key)} is not as its class has it")
 
 
+def _same_bits(first: Tensor, second: Tensor) -> bool:
+    return first.dtype == second.dtype and first.shape == second.shape and raw_bytes(first) == raw_bytes(second)
+
+
 def _reason(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """The error in one line."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _same_bits(first: Tensor, second: Tensor) -> bool:
-    return first.dtype == second.dtype and first.shape == second.shape and raw_bytes(first) == raw_bytes(second)
-
-
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def describe_constraint(constraint: nn.Module, place: str) -> Described:
+    """Class, transform and bounds of a constraint at a place in the model; its initial value is no longer needed."""
+    name = type(constraint).__name__
+    if name not in CONSTRAINTS or type(constraint) is not CONSTRAINTS[name][0]:
+        known = ", ".join(CONSTRAINTS)
+        raise SavedModelError(f"{place}: {name} cannot be saved; the constraints that can be are {known}")
+    transform = _transform_name(constraint)
+    if transform is None and constraint._transform is not None:
+        raise SavedModelError(
+            f"{place}: a function is code, and code is not saved; the transforms that can be, each with its own "
+            f"inverse, are {', '.join(TRANSFORMS)} and None"
+        )
+    bounds = {key: getattr(constraint, key) for key in ("lower_bound", "upper_bound")}
+    return {"class": name, "transform": transform}, bounds
+
+
+def _transform_name(constraint: Any) -> str | None:
+    """Name of the transform of a constraint; ``None`` if it has none, or one that is not in the table."""
+    transform, inverse = constraint._transform, constraint._inv_transform
+    # GPyTorch's softplus is a module: copies of a model have copies of it.
+    is_copy = type(transform) is nn.Softplus and (transform.beta, transform.threshold) == (1, 20)
+    if is_copy or transform is nn.functional.softplus:
+        transform = softplus
+    return next((name for name, pair in TRANSFORMS.items() if pair[0] is transform and pair[1] is inverse), None)
+
+
+def build_constraint(node: Any, take: Take, shape: torch.Size, place: str) -> nn.Module:
+    """The constraint that a file describes, for a parameter of that shape."""
+    if not isinstance(node, dict) or set(node) != {"class", "transform"}:
+        raise SavedModelError(f"{place}: a constraint has a class and a transform, got {node!r}")
+    _, build = _row(CONSTRAINTS, node["class"], place)
+    constraint = build(*((None, None) if node["transform"] is None else _row(TRANSFORMS, node["transform"], place)))
+    if _transform_name(constraint) != node["transform"]:
+        raise SavedModelError(f"{place}: {node['class']} does not take the transform {node['transform']!r}")
+    # Set after the constructor, which would round them to single precision.
+    lower, upper = take("lower_bound"), take("upper_bound")
+    bounds = (lower + upper).shape
+    fits = len(bounds) <= len(shape) and all(b in (1, s) for b, s in zip(bounds[::-1], shape[::-1], strict=False))
+    if not fits or not bool((lower < upper).all()):
+        raise SavedModelError(f"{place}: the bounds do not make an interval for a parameter of shape {tuple(shape)}")
+    constraint.lower_bound, constraint.upper_bound = lower, upper
+    return cast(nn.Module, constraint)
+
+
+def describe_prior(module: gpytorch.Module, name: str, place: str) -> Described:
+    """Class and arguments of a prior.
+
+    Args:
+        module: the module that has it.
+        name: its name there.
+        place: its place in the model, for errors.
+    """
+    prior, closure, _ = module._priors[name]
+    kind = type(prior).__name__
+    if kind not in PRIORS or type(prior) is not PRIORS[kind][0]:
+        raise SavedModelError(f"{place}: {kind} cannot be saved; the priors that can be are {', '.join(PRIORS)}")
+    if prior._transform is not None:
+        raise SavedModelError(f"{place}: its transform is a function, which is code, and code is not saved")
+    attribute = _prior_attribute(module, name)
+    if attribute is None or not _returns(module, closure, attribute):
+        raise SavedModelError(
+            f"{place}: its closure is code, and code is not saved; a prior can be if it is named after the attribute "
+            "that it sits on, such as lengthscale_prior on lengthscale"
+        )
+    # log_prob uses the attributes. Transformed distributions also have copies of them as buffers, and .to() casts
+    # only those: both are kept.
+    tensors = {key: getattr(prior, key) for key in PRIORS[kind][1].values()}
+    return {"class": kind, "validate_args": bool(prior._validate_args)}, {**dict(prior._buffers), **tensors}
+
+
+def build_prior(module: gpytorch.Module, name: str, node: Any, take: Take, place: str) -> None:
+    """Register the prior that a file describes on a module that already has its parameters."""
+    if not isinstance(node, dict) or set(node) != {"class", "validate_args"}:
+        raise SavedModelError(f"{place}: a prior has a class and validate_args, got {node!r}")
+    if type(node["validate_args"]) is not bool:
+        raise SavedModelError(f"{place}: validate_args must be true or false, got {node['validate_args']!r}")
+    attribute = _prior_attribute(module, name)
+    if attribute is None:
+        raise SavedModelError(f"{place}: {type(module).__name__} has no parameter for it")
+    cls, arguments = _row(PRIORS, node["class"], place)
+    values = {key: take(held) for key, held in arguments.items()}
+    prior = cls(**values, validate_args=node["validate_args"])
+    for key in set(prior._buffers) - set(arguments.values()):
+        prior._buffers[key] = take(key).reshape(prior._buffers[key].shape)
+    # Fails now, instead of in a fit, if the shapes of prior and parameter do not match.
+    torch.broadcast_tensors(*values.values(), getattr(module, attribute))  # type: ignore[no-untyped-call]
+    module.register_prior(name, prior, AttributeOf(attribute), _Setter(attribute))
+
+
+@dataclass(frozen=True)
+class _Setter:
+    """Sets an attribute to a sample of its prior, as GPyTorch's constructors do."""
+
+    name: str
+
+    def __call__(self, module: gpytorch.Module, value: Tensor) -> None:
+        if self.name in module._parameters:
+            module.initialize(**{self.name: value})
+        else:
+            setattr(module, self.name, value)
+
+
+def _prior_attribute(module: nn.Module, name: str) -> str | None:
+    """The attribute of a prior by GPyTorch's convention; ``None`` if the module has no such parameter."""
+    # GPyTorch breaks its convention in one place.
+    attribute = "constant" if name == "mean_prior" else name.removesuffix("_prior")
+    known = attribute != name and (attribute in module._parameters or f"raw_{attribute}" in module._parameters)
+    return attribute if known else None
+
+
+def _returns(module: gpytorch.Module, closure: Callable[[Any], Any], attribute: str) -> bool:
+    """Whether a closure returns the value of an attribute, tried at distinct values: at l = 1 √l would pass for l."""
+    try:
+        trial = copy.deepcopy(module)
+        with torch.no_grad():
+            for i, parameter in enumerate(trial.parameters()):
+                values = 0.2 + 0.11 * i + torch.linspace(0.0, 0.5, parameter.numel())
+                parameter.copy_(values.reshape(parameter.shape))
+            value, expected = closure(trial), getattr(trial, attribute)
+        return bool(value.shape == expected.shape and raw_bytes(value) == raw_bytes(expected))
+    except Exception:  # a user's function may raise anything
+        return False
+
+
+def _row(table: dict[str, Any], name: Any, place: str) -> Any:
+    if not isinstance(name, str) or name not in table:
+        raise SavedModelError(f"{place}: {name!r} is not one of {', '.join(table)}")
+    return table[name]

@@ -1,8 +1,8 @@
-"""The table of what can be saved: for each class, the few plain values and tensors that make it.
+"""The tables of what can be saved: for each class, the plain values and tensors that make it.
 
-Only classes listed here are ever built from a file, by exact type: a subclass may compute something else. Whatever a
-file says is checked against this table before a constructor sees it, so that it can neither name other code nor ask
-for more memory than its tensors fill.
+Only classes listed here are built from a file, by exact type: a subclass may compute something else. The content of a
+file is checked against these tables before a constructor is called, so that it can neither name other code nor request
+more memory than its tensors fill.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import torch
-from gpytorch import kernels, means
-from torch import nn
+from gpytorch import constraints, kernels, means, priors
+from gpytorch.constraints.constraints import softplus
+from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
+from torch import Tensor, nn
 
+from rcgp.models.defaults import Between
 from rcgp.models.means import PolynomialMean
 from rcgp.saving.archive import SavedModelError
 from rcgp.weights import (
@@ -33,7 +36,34 @@ from rcgp.weights import (
 )
 from rcgp.weights.noise_law import SCALES
 
-__all__ = ["FAMILIES", "RECIPES", "Arguments", "Recipe", "Shapes", "check_arguments"]
+__all__ = ["CONSTRAINTS", "FAMILIES", "PRIORS", "RECIPES", "TRANSFORMS", "Recipe", "check_arguments"]
+
+#: Constraints by name, and how each is made from a transform and its inverse, with bounds to be set later.
+CONSTRAINTS: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "Positive": (constraints.Positive, lambda *transforms: constraints.Positive(*transforms)),
+    "GreaterThan": (constraints.GreaterThan, lambda *transforms: constraints.GreaterThan(0.0, *transforms)),
+    "LessThan": (constraints.LessThan, lambda *transforms: constraints.LessThan(0.0, *transforms)),
+    "Interval": (constraints.Interval, lambda *transforms: constraints.Interval(0.0, 1.0, *transforms)),
+    "Between": (Between, lambda *transforms: Between(1.0, 2.0)),
+}
+
+#: Transforms of constraints by name, each with its inverse.
+TRANSFORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "softplus": (softplus, inv_softplus),
+    "sigmoid": (torch.sigmoid, inv_sigmoid),
+    "exp": (torch.exp, torch.log),
+}
+
+#: Priors by name, and for each argument of the constructor the attribute that holds it.
+PRIORS: dict[str, tuple[Any, dict[str, str]]] = {
+    "GammaPrior": (priors.GammaPrior, {"concentration": "concentration", "rate": "rate"}),
+    "HalfCauchyPrior": (priors.HalfCauchyPrior, {"scale": "scale"}),
+    "HalfNormalPrior": (priors.HalfNormalPrior, {"scale": "scale"}),
+    "LogNormalPrior": (priors.LogNormalPrior, {"loc": "loc", "scale": "scale"}),
+    "NormalPrior": (priors.NormalPrior, {"loc": "loc", "scale": "scale"}),
+    "SmoothedBoxPrior": (priors.SmoothedBoxPrior, {"a": "a", "b": "b", "sigma": "sigma"}),
+    "UniformPrior": (priors.UniformPrior, {"a": "low", "b": "high"}),
+}
 
 Arguments: TypeAlias = dict[str, Any]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
@@ -41,15 +71,15 @@ Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one class is taken apart and put together.
+    """How a class is described and built.
 
     Attributes:
         cls: the class.
         family: the base class that its parts share with it.
         shapes: name and shape of each of its own parameters and buffers, given its arguments.
-        arguments: name of each plain value that it is made from, and how to read that from a module.
-        build: makes a module from its arguments and parts; its tensors are set afterwards.
-        part: attribute that holds the module it wraps, or the list of modules that it combines.
+        arguments: name of each plain argument, and how to read it from a module.
+        build: builds a module from its arguments and parts; its tensors are set afterwards.
+        part: attribute with the module that it wraps, or the list of modules that it combines.
         many: whether that is a list.
     """
 
@@ -66,16 +96,12 @@ def _positive_integer(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
-def _boolean(value: Any) -> bool:
-    return type(value) is bool
-
-
 def _shares(value: Any) -> bool:
     numbers_only = isinstance(value, list) and len(value) == len(SCALES) + 1 and all(type(x) is float for x in value)
     return numbers_only and min(value) >= 0.0 and abs(sum(value) - 1.0) < 1e-6
 
 
-#: The threshold c of a weight, and for each kind whether the constructor is given c and whether c is trainable.
+#: Kinds of threshold c of a weight: whether the constructor is given c, and whether c is trainable.
 _THRESHOLDS = {
     "rule": (False, False),
     "fixed": (True, False),
@@ -83,35 +109,28 @@ _THRESHOLDS = {
     "trainable from rule": (False, True),
 }
 
-#: What an argument must be, whichever class has it, and how to test that.
+_POSITIVE = ("a positive integer", _positive_integer)
+_OPTIONAL = ("a positive integer or null", lambda value: value is None or _positive_integer(value))
+
+#: What an argument must be, in any class, and the test.
 _REQUIREMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "active_dims": ("a positive integer or null", lambda value: value is None or _positive_integer(value)),
-    "ard_num_dims": ("a positive integer or null", lambda value: value is None or _positive_integer(value)),
-    "bias": ("true or false", _boolean),
+    **dict.fromkeys(("input_size", "num_mixtures", "rows", "terms"), _POSITIVE),
+    **dict.fromkeys(("active_dims", "ard_num_dims"), _OPTIONAL),
+    "bias": ("true or false", lambda value: type(value) is bool),
     "degree": ("0, 1 or 2", lambda value: type(value) is int and 0 <= value <= 2),
     "epsilon": ("a number in [0, 1]", lambda value: type(value) in (int, float) and 0 <= value <= 1),
-    "input_size": ("a positive integer", _positive_integer),
     "nu": ("0.5, 1.5 or 2.5", lambda value: type(value) is float and value in (0.5, 1.5, 2.5)),
-    "num_mixtures": ("a positive integer", _positive_integer),
     "power": ("a finite number", lambda value: type(value) in (int, float) and math.isfinite(value)),
     "q": ("0, 1, 2 or 3", lambda value: type(value) is int and 0 <= value <= 3),
-    "rows": ("a positive integer", _positive_integer),
     "shares": (f"{len(SCALES) + 1} shares that add up to one", _shares),
     "side": ("above or below", lambda value: isinstance(value, str) and value in ("above", "below")),
-    "terms": ("a positive integer", _positive_integer),
     "width": ("a positive number or null", lambda value: value is None or (type(value) is float and value > 0)),
     "threshold": (f"one of {', '.join(_THRESHOLDS)}", lambda value: isinstance(value, str) and value in _THRESHOLDS),
 }
 
 
 def check_arguments(recipe: Recipe, arguments: Any, place: str) -> Arguments:
-    """The arguments of a class, as plain Python values, once each is known to be what the class takes.
-
-    Args:
-        recipe: the row of the table for the class.
-        arguments: what a module, or a file, gives for them.
-        place: where in the model this is, for the error.
-    """
+    """The arguments of a class, from a module or a file, as plain Python values; or an error that names the place."""
     name = recipe.cls.__name__
     if not isinstance(arguments, dict) or set(arguments) != set(recipe.arguments):
         raise SavedModelError(f"{place}: {name} takes the arguments {sorted(recipe.arguments)}, got {arguments!r:.200}")
@@ -124,7 +143,7 @@ def check_arguments(recipe: Recipe, arguments: Any, place: str) -> Arguments:
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy's, or any other kind, as a number of Python's."""
+    """Any real number as an int or float of Python."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return value
     return int(value) if isinstance(value, numbers.Integral) else float(value)
@@ -141,14 +160,13 @@ def _kernel(
     part: str | None = None,
     many: bool = False,
 ) -> Recipe:
-    """The row for a kernel: its arguments are attributes of the same name.
+    """The recipe of a kernel, whose arguments are attributes of the same name.
 
     Args:
         cls: the kernel's class.
         shapes: of its parameters, given the number of lengthscales and the arguments.
         *names: its arguments, beside those of every kernel.
-        part: as in :class:`Recipe`.
-        many: as in :class:`Recipe`.
+        part, many: as in :class:`Recipe`.
     """
 
     def all_shapes(arguments: Arguments) -> Shapes:
@@ -176,7 +194,7 @@ def _polynomial_mean(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
 
 
 def _linear_mean(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # it draws random numbers, and loading a model must not shift anyone's
+    with torch.random.fork_rng(devices=[]):  # it draws random numbers; loading must not change the global state
         mean: nn.Module = means.LinearMean(**arguments)
     return mean
 
@@ -191,7 +209,7 @@ def _mean(
 
 
 def _threshold_weight(cls: type[nn.Module]) -> Recipe:
-    """The row for a weight with a threshold c: that of the rule, a buffer, or a parameter."""
+    """The recipe of a weight with a threshold c: by the rule, a buffer, or a parameter."""
 
     def kind(weight: Any) -> str:
         if weight.log_c is None:
@@ -202,8 +220,7 @@ def _threshold_weight(cls: type[nn.Module]) -> Recipe:
 
     def build(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
         given, trainable = _THRESHOLDS[arguments["threshold"]]
-        # Any number does for c, since its tensor is set afterwards.
-        return cls(1.0 if given else None, arguments["epsilon"], trainable)
+        return cls(1.0 if given else None, arguments["epsilon"], trainable)  # the tensor of c is set afterwards
 
     return Recipe(
         cls,
@@ -297,8 +314,8 @@ _ALL = (
     _composed_weight(Product, "weights", many=True),
 )
 
-#: The rows by the name of their class, which is what a file says.
+#: The recipes by the name of their class, as in a file.
 RECIPES: dict[str, Recipe] = {recipe.cls.__name__: recipe for recipe in _ALL}
 
-#: What a module of each family is called in messages.
+#: Nouns for the families, for messages.
 FAMILIES: dict[type[nn.Module], str] = {kernels.Kernel: "kernel", means.Mean: "mean", WeightFunction: "weight"}

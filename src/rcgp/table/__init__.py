@@ -1,13 +1,10 @@
 """Tables: from a file with bad values in it to numbers for a regressor, or to one clear sentence.
 
-``errors``    :class:`TableError`, the only exception that comes out of this room.
-``format``    how a CSV file is written: :class:`CsvFormat`.
+``encoding``  what is kept with a model: :class:`Encoding`, :class:`CsvFormat`; the one exception, :class:`TableError`.
 ``reading``   a CSV or Parquet file to a table: :func:`read_table`.
-``cells``     the cells of one column: what is missing, what kind of column it is, its numbers.
-``dates``     dates to days since 1970-01-01.
-``encoding``  what is kept with a model: :class:`Encoding`, to and from JSON.
-``features``  a table to features and target: :func:`learn_encoding` on the training table, :func:`encode` on any.
-``suspicious`` inputs that are probably mistakes: :func:`suspicious_inputs`.
+``cells``     the cells of one column: what is missing, what kind of column it is, its numbers or days.
+``features``  a table to features and target: :func:`learn_encoding` on the training table, :func:`encode` on any;
+              inputs that are probably mistakes: :func:`suspicious_inputs`.
 
 The room knows pandas, pyarrow and numpy, and nothing of the models::
 
@@ -17,12 +14,9 @@ The room knows pandas, pyarrow and numpy, and nothing of the models::
     model.fit(houses.X, houses.y)
 """
 
-from rcgp.table.encoding import Column, Encoding
-from rcgp.table.errors import TableError
-from rcgp.table.features import Encoded, Missing, encode, learn_encoding, row_names
-from rcgp.table.format import CsvFormat
+from rcgp.table.encoding import Column, CsvFormat, Encoding, TableError
+from rcgp.table.features import Encoded, Missing, encode, learn_encoding, row_names, suspicious_inputs
 from rcgp.table.reading import read_table
-from rcgp.table.suspicious import suspicious_inputs
 
 __all__ = [
     "Column",

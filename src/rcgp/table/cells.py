@@ -1,14 +1,17 @@
 """The cells of one column: which are missing, what kind of column they make, and their values.
 
 Whatever pandas holds (text from CSV, Arrow types from Parquet, numpy arrays) becomes one of three Arrow arrays here:
-numbers, timestamps or text. All work on text is done by Arrow in bulk, with patterns of our own: Python's ``float``
-would take ``1_000``, and pandas decides for itself what is missing.
+numbers, timestamps or text. Text is read by patterns of our own: Python's ``float`` would take ``1_000``, and pandas
+decides for itself what is missing, guesses the order of day and month cell by cell, and has no years before 1677.
 """
 
 from __future__ import annotations
 
+import datetime
+import re
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -16,25 +19,49 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rcgp.table.dates import AMBIGUOUS_DATE, days_from_text, days_from_timestamps, looks_like_a_date
-from rcgp.table.errors import TableError, reason, shown
-from rcgp.table.format import CsvFormat
+from rcgp.table.encoding import CsvFormat, Kind, TableError, reason, shown
 
-__all__ = ["Cells", "Kind"]
+__all__ = ["Cells"]
 
-Kind: TypeAlias = Literal["number", "date", "category"]
-
-#: Texts, in lower case, that say that there is no value.
+#: Texts, in lower case, for a missing value: anywhere, and among numbers or dates, where they are no category.
 _MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null")
-#: The same where the other cells are numbers or dates; among categories they may be one.
-_MISSING_AMONG_NUMBERS = ("none", "-", "?")
-_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_INFINITE = r"^[+-]?(?i:inf|infinity|∞)$"
-_DROP = "correct it, or use --missing drop to leave such rows out"
-#: $10.50, 12 € or 15%.
-_WITH_UNIT = r"^[+-]?([$€£¥]\s*[0-9.,]*[0-9][0-9.,]*|[0-9.,]*[0-9][0-9.,]*\s*[$€£¥%])$"
+_MISSING_AMONG_NUMBERS = ("none", "-", "–", "—", "?")
+
+_NUMBER = r"^[+−-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+−-]?[0-9]+)?$"
+_INFINITE = r"^[+−-]?(?i:inf|infinity|∞)$"
 #: 1,5 or 1,234.5 or 1.234,5: a number to the eye, but not certainly which.
-_WITH_COMMA = r"^[+-]?([0-9]*(,[0-9]+)+(\.[0-9]*)?|[0-9]{1,3}(\.[0-9]{3})+,[0-9]*)$"
+_WITH_COMMA = r"^[+−-]?([0-9]*(,[0-9]+)+(\.[0-9]*)?|[0-9]{1,3}(\.[0-9]{3})+,[0-9]*)$"
+#: 1 234,5 or 1'234.5; not 030 123 456, which is a telephone number.
+_WITH_GAPS = "^[+−-]?[1-9][0-9]{0,2}([ '’\u00a0\u202f][0-9]{3})+([.,][0-9]*)?$"
+#: $10.50, 12 € or 15%.
+_WITH_SYMBOL = r"^[+−-]?([$€£¥]\s*[0-9.,]*[0-9][0-9.,]*|[0-9.,]*[0-9][0-9.,]*\s*[$€£¥%])$"
+#: 12 kg or 3.5m/s.
+_WITH_UNIT = r"^[+−-]?[0-9][0-9.,]*\s*(?P<unit>[A-Za-zµ°][A-Za-zµ°²³/]*)$"
+
+_DROP = "correct it, or use --missing drop to leave such rows out"
+
+#: Day and month first, or month and day: nobody can tell.
+_AMBIGUOUS_DATE = r"^[0-9]{1,2}(/[0-9]{1,2}/([0-9]{2}|[0-9]{4})|[.-][0-9]{1,2}[.-][0-9]{4})([T ,]|$)"
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_YEAR, _MONTH, _DAY = r"(?P<year>[0-9]{4})", r"(?P<month>[0-9]{1,2})", r"(?P<day>[0-9]{1,2})"
+_MONTH_NAME = (
+    r"(?P<month>(?i:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?))\.?"
+)
+_TIME = (
+    r"(?:(?:T|,? )(?P<hour>[01]?[0-9]|2[0-3]):(?P<minute>[0-5][0-9])(?::(?P<second>[0-5][0-9](?:\.[0-9]+)?|60))?"
+    r"(?: ?(?:Z|UTC|(?P<sign>[+-])(?P<zone_hour>[01][0-9]|2[0-3]):?(?P<zone_minute>[0-5][0-9])?))?)?$"
+)
+#: The forms of dates that can be read in one way.
+_DATES = (
+    f"^{_YEAR}-{_MONTH}-{_DAY}{_TIME}",
+    f"^{_YEAR}/{_MONTH}/{_DAY}{_TIME}",
+    rf"^{_YEAR}\.{_MONTH}\.{_DAY}{_TIME}",
+    f"^{_YEAR}-{_MONTH}(?P<day>){_TIME}",  # a month is its first day
+    f"^{_DAY}[ -]{_MONTH_NAME}[ -]{_YEAR}{_TIME}",
+    f"^{_MONTH_NAME} {_DAY},? {_YEAR}{_TIME}",
+    f"^{_YEAR}[ -]{_MONTH_NAME}[ -]{_DAY}{_TIME}",
+)
 
 
 @dataclass(frozen=True)
@@ -64,10 +91,8 @@ class Cells:
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             kind = getattr(column.dtype, "pyarrow_dtype", column.dtype)
             what = "values of mixed types" if kind == np.dtype(object) else f"values of type {shown(str(kind))}"
-            raise TableError(
-                f"column {shown(name)} holds {what}, which are neither numbers, dates nor text: leave it out with "
-                "--exclude"
-            ) from None
+            remedy = "which are neither numbers, dates nor text: leave it out with --exclude"
+            raise TableError(f"column {shown(name)} holds {what}, {remedy}") from None
 
     def missing(self) -> NDArray[np.bool_]:
         """Which of the ``n`` cells hold no value."""
@@ -78,6 +103,10 @@ class Cells:
         """The cells of some of the rows."""
         return replace(self, values=self.values.filter(pa.array(keep)), rows=self.rows[keep])
 
+    def without(self, bad: NDArray[np.bool_]) -> Cells:
+        """The same with some of the cells missing."""
+        return replace(self, values=pc.if_else(pa.array(bad), pa.scalar(None, self.values.type), self.values))
+
     def kind(self) -> Kind:
         """What the column holds, by the majority of its cells: half of them numbers make it a column of numbers.
 
@@ -86,23 +115,26 @@ class Cells:
         if not self._is_text():
             return "date" if pa.types.is_temporal(self.values.type) else "number"
         text = self.values.drop_null()
-        if self.form.date_format and _most(_dates_as_formatted(text, self.form.date_format)):
+        if self.form.date_format and _most(~np.isnan(_days_as_formatted(text, self.form.date_format))):
             return "date"
         if _cast(self._pointed(), pa.float64()) is not None or _most(_look_like_numbers(text)):
             return "number"
-        return "date" if _most(looks_like_a_date(text)) else "category"
+        if _most(_look_like_dates(text)):
+            return "date"
+        return "number" if _share_a_unit(text) else "category"
 
     def read(self, kind: Literal["number", "date"]) -> NDArray[np.float64]:
         """The ``n`` cells as finite numbers or as days since 1970-01-01; NaN where one is missing or neither.
 
-        Raises TableError where the type of the column is another.
+        Raises TableError if the column has another type.
         """
+        temporal = pa.types.is_temporal(self.values.type)
+        if not self._is_text() and temporal != (kind == "date"):
+            self._refuse_type("dates" if kind == "date" else "numbers")
         if kind == "date":
-            if not self._is_text() and not pa.types.is_temporal(self.values.type):
-                self._refuse_type("dates")
-            return self._days()
-        if pa.types.is_temporal(self.values.type):
-            self._refuse_type("numbers")
+            days = np.full(len(self.values), np.nan)
+            days[~self.missing()] = self._days(self.values.drop_null())
+            return days
         values = self.values
         if self._is_text():
             text = self._pointed()
@@ -117,21 +149,13 @@ class Cells:
         """Which of the ``n`` cells hold a value that is not one of this kind."""
         return np.isnan(self.read(kind)) & ~self.missing()
 
-    def numbers(self) -> NDArray[np.float64]:
-        """The ``n`` cells, none missing, as finite numbers. Raises TableError naming the first that is not one."""
-        values = self.read("number")
+    def require(self, kind: Literal["number", "date"]) -> NDArray[np.float64]:
+        """As :meth:`read`, of cells of which none is missing. Raises TableError naming the first bad one."""
+        values = self.read(kind)
         bad = np.isnan(values)
         if bad.any():
-            self._refuse_number(bad)
+            self.refuse(bad, kind)
         return values
-
-    def dates(self) -> NDArray[np.float64]:
-        """The ``n`` cells, none missing, as days since 1970-01-01. Raises TableError naming the first bad one."""
-        days = self.read("date")
-        bad = np.isnan(days)
-        if bad.any():
-            self.refuse_date(bad)
-        return days
 
     def texts(self) -> pa.Array:
         """The ``n`` cells as names of categories; true and false in lower case, as different programs write them."""
@@ -140,77 +164,66 @@ class Cells:
         truth = pc.match_substring_regex(self.values, "^(?i:true|false)$")
         return pc.if_else(truth, pc.utf8_lower(self.values), self.values)
 
-    def without(self, bad: NDArray[np.bool_]) -> Cells:
-        """The same with some of the cells missing."""
-        return replace(self, values=pc.if_else(pa.array(bad), pa.scalar(None, self.values.type), self.values))
-
     def row(self, position: int) -> str:
         """Where a cell is, for messages: ``row 3 of column 'size'``."""
         return f"row {self.rows[position]} of column {shown(self.name)}"
+
+    def refuse(self, bad: NDArray[np.bool_], kind: Literal["number", "date"]) -> NoReturn:
+        """Raise TableError naming the first bad cell, and what to write instead."""
+        first, count = int(bad.argmax()), np.count_nonzero(bad)
+        cell = str(self.values[first].as_py())
+        wanted, advice = _date_advice(cell) if kind == "date" else _number_advice(cell, self.form.decimal == ",")
+        others = f" ({count} of its {len(bad)} cells are not)" if count > 1 else ""
+        raise TableError(f"{self.row(first)} is {shown(cell)}, which is not {wanted}{others}: {advice}")
+
+    def _refuse_type(self, wanted: str) -> NoReturn:
+        training = f"but the model was trained with {wanted} there: convert the column"
+        raise TableError(f"column {shown(self.name)} holds values of type {self.values.type}, {training}")
 
     def _is_text(self) -> bool:
         return bool(pa.types.is_string(self.values.type))
 
     def _pointed(self) -> pa.Array:
-        """The texts with a decimal point where the file has a comma; a point is no part of a number there."""
+        """The texts with a decimal point where the file has a comma (a point is no part of a number there)."""
+        text = pc.replace_substring(self.values, "−", "-")
         if self.form.decimal != ",":
-            return self.values
-        return pc.replace_substring(pc.replace_substring(self.values, ".", "_"), ",", ".")
+            return text
+        return pc.replace_substring(pc.replace_substring(text, ".", "_"), ",", ".")
 
-    def _days(self) -> NDArray[np.float64]:
-        """As :meth:`read`."""
-        present = ~self.missing()
-        days = np.full(len(present), np.nan)
-        values = self.values.drop_null()
+    def _days(self, values: pa.Array) -> NDArray[np.float64]:
+        """Days since 1970-01-01 of values that are not missing; NaN where one is not a date."""
         if not self._is_text():
-            days[present] = days_from_timestamps(values)
-            return days
-        read = days_from_text(values)
+            return _days_of_timestamps(values)
+        days = _days_of_texts(values)
         if self.form.date_format:
-            formatted = _dates_as_formatted(values, self.form.date_format)
-            read = np.where(np.isnan(formatted), read, formatted)
-        days[present] = read
+            formatted = _days_as_formatted(values, self.form.date_format)
+            days = np.where(np.isnan(formatted), days, formatted)
         return days
 
-    def _refuse_number(self, bad: NDArray[np.bool_]) -> NoReturn:
-        cell = str(self.values[int(bad.argmax())].as_py())
-        text = pa.scalar(cell)
-        advice = _DROP
-        if bool(pc.match_substring_regex(text, _WITH_COMMA).as_py()):
-            advice = "write a decimal point and no thousands separators"
-            advice += "" if self.form.decimal == "," else ", or use --decimal ,"
-        elif bool(pc.match_substring_regex(text, r"[$€£¥%]").as_py()):
-            advice = "write the number without its unit"
-        elif self.form.decimal == "," and bool(pc.match_substring_regex(text, _NUMBER).as_py()):
-            advice = "write a decimal comma, or leave --decimal out"
-        infinite = f"{_NUMBER}|{_INFINITE}"  # what is a number in form is refused only for being beyond all floats
-        finite = self.form.decimal != "," and bool(pc.match_substring_regex(text, infinite).as_py())
-        self._refuse(bad, "a finite number" if finite else "a number", advice)
 
-    def refuse_date(self, bad: NDArray[np.bool_]) -> NoReturn:
-        """Raise TableError naming the first bad cell."""
-        ambiguous = bool(pc.match_substring_regex(self.values[int(bad.argmax())], AMBIGUOUS_DATE).as_py())
-        if ambiguous:
-            self._refuse(bad, "an unambiguous date", "write dates as 2024-12-31, or use --date-format '%d/%m/%Y'")
-        self._refuse(bad, "a date", f"write dates as 2024-12-31, name their form with --date-format, or {_DROP}")
+def _number_advice(cell: str, decimal_comma: bool) -> tuple[str, str]:
+    """What a cell that is no number should be, and what to do about it."""
+    finite = not decimal_comma and re.search(f"{_NUMBER}|{_INFINITE}", cell)  # a number in form, beyond all floats
+    advice = _DROP
+    if re.search(_WITH_COMMA, cell) or re.search(_WITH_GAPS, cell):
+        comma = "," in cell and "." not in cell.rpartition(",")[2]
+        mark = "comma" if decimal_comma else "point"
+        advice = f"write a decimal {mark} and no thousands separators"
+        advice += ", or use --decimal ," if comma and not decimal_comma else ""
+    elif re.search(f"[$€£¥%]|{_WITH_UNIT}", cell):
+        advice = "write the number without its unit, or leave the column out with --exclude"
+    elif decimal_comma and re.search(_NUMBER, cell):
+        advice = "write a decimal comma, or leave --decimal out"
+    return "a finite number" if finite else "a number", advice
 
-    def refuse(self, bad: NDArray[np.bool_], kind: Literal["number", "date"]) -> NoReturn:
-        """Raise TableError naming the first cell that is not a number or not a date."""
-        if kind == "number":
-            self._refuse_number(bad)
-        self.refuse_date(bad)
 
-    def _refuse(self, bad: NDArray[np.bool_], wanted: str, advice: str) -> NoReturn:
-        first, count = int(bad.argmax()), np.count_nonzero(bad)
-        others = f" ({count} of its {len(bad)} cells are not)" if count > 1 else ""
-        cell = shown(str(self.values[first].as_py()))
-        raise TableError(f"{self.row(first)} is {cell}, which is not {wanted}{others}: {advice}")
-
-    def _refuse_type(self, wanted: str) -> NoReturn:
-        raise TableError(
-            f"column {shown(self.name)} holds values of type {self.values.type}, but the model was trained with "
-            f"{wanted} there: convert the column"
-        )
+def _date_advice(cell: str) -> tuple[str, str]:
+    """What a cell that is no date should be, and what to do about it."""
+    if not re.search(_AMBIGUOUS_DATE, cell):
+        return "a date", f"write dates as 2024-12-31, name their form with --date-format, or {_DROP}"
+    _, mark, _, _, year = re.split("([/.-])", cell.split()[0], maxsplit=2)
+    form = f"%d{mark}%m{mark}{'%y' if len(year) == 2 else '%Y'}"
+    return "an unambiguous date", f"write dates as 2024-12-31, or use --date-format '{form}'"
 
 
 def _cleaned(values: pa.Array) -> pa.Array:
@@ -239,7 +252,7 @@ def _cleaned(values: pa.Array) -> pa.Array:
     doubtful = pc.is_in(lower, pa.array(_MISSING_AMONG_NUMBERS))
     if pc.any(doubtful).as_py():
         others = text.filter(pc.and_(pc.invert(doubtful), pc.is_valid(text)))
-        if len(others) and (_most(_look_like_numbers(others)) or _most(looks_like_a_date(others))):
+        if _most(_look_like_numbers(others)) or _most(_look_like_dates(others)):
             text = pc.if_else(doubtful, nothing, text)
     return text
 
@@ -252,27 +265,90 @@ def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
         return None
 
 
-def _most(cells: NDArray[np.bool_] | NDArray[np.float64]) -> bool:
-    """Whether at least half of the cells are true, or numbers."""
-    return bool(len(cells)) and bool(np.mean(cells if cells.dtype == bool else ~np.isnan(cells)) >= 0.5)
+def _most(mask: NDArray[np.bool_]) -> bool:
+    """Whether at least half of the cells, of which there are some, are true."""
+    return bool(len(mask)) and bool(np.mean(mask) >= 0.5)
+
+
+def _matches(text: pa.Array, *patterns: str) -> NDArray[np.bool_]:
+    masks = [pc.match_substring_regex(text, pattern).to_numpy(zero_copy_only=False) for pattern in patterns]
+    mask: NDArray[np.bool_] = np.logical_or.reduce(masks)
+    return mask
 
 
 def _look_like_numbers(text: pa.Array) -> NDArray[np.bool_]:
     """Which texts, none missing, are numbers, well written or not."""
-    patterns = (_NUMBER, _INFINITE, _WITH_COMMA, _WITH_UNIT)
-    mask: NDArray[np.bool_] = pc.match_substring_regex(text, "|".join(patterns)).to_numpy(zero_copy_only=False)
-    return mask
+    return _matches(text, "|".join((_NUMBER, _INFINITE, _WITH_COMMA, _WITH_GAPS, _WITH_SYMBOL)))
 
 
-def _dates_as_formatted(text: pa.Array, date_format: str) -> NDArray[np.float64]:
+def _share_a_unit(text: pa.Array) -> bool:
+    """Whether at least half of the texts are numbers with the same unit behind, as in 12 kg, and not just two texts."""
+    units = pc.extract_regex(text, _WITH_UNIT).drop_null().field("unit")
+    most_common = Counter(units.to_pylist()).most_common(1)
+    return bool(most_common) and 2 * most_common[0][1] >= len(text) and len(pc.unique(text)) > 2
+
+
+def _look_like_dates(text: pa.Array) -> NDArray[np.bool_]:
+    """Which texts are written as dates, also as one that no calendar has or whose day and month are ambiguous."""
+    return np.ones(len(text), dtype=bool) if _iso(text) is not None else _matches(text, *_DATES, _AMBIGUOUS_DATE)
+
+
+def _iso(text: pa.Array) -> pa.Array | None:
+    """Timestamps, if Arrow reads each text as one: ISO 8601, all without a zone or all with one."""
+    without = _cast(text, pa.timestamp("us"))
+    return _cast(text, pa.timestamp("us", "UTC")) if without is None else without
+
+
+def _days_of_timestamps(values: pa.Array) -> NDArray[np.float64]:
+    """Days since 1970-01-01 in UTC of Arrow dates and timestamps, none missing."""
+    if pa.types.is_date32(values.type):
+        return values.cast(pa.int32()).to_numpy().astype(np.float64)  # type: ignore[no-any-return]
+    unit = "ms" if pa.types.is_date64(values.type) else values.type.unit
+    per_day = 86_400 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    # Exact for whole days in any unit: these have few enough digits for a float.
+    return values.cast(pa.int64()).to_numpy() / per_day  # type: ignore[no-any-return]
+
+
+def _days_of_texts(text: pa.Array) -> NDArray[np.float64]:
+    """Days since 1970-01-01 in UTC, with fractions; NaN where a text, none missing, is not a date.
+
+    Read are ISO 8601 dates and times (``2024-03-01``, ``2024-03-01T12:30:15.5+02:00``, ``2024-03``), the same with
+    ``/`` or ``.`` between year, month and day, and English month names (``1 March 2024``, ``Mar 1, 2024``,
+    ``01-Mar-2024``). A time without a zone is taken for UTC. Exact to a microsecond in this century.
+    """
+    iso = _iso(text)
+    if iso is not None:
+        return _days_of_timestamps(iso)
+    distinct = text.dictionary_encode()
+    days: NDArray[np.float64] = np.array([_day(cell) for cell in distinct.dictionary.to_pylist()])
+    return days.take(np.asarray(distinct.indices))
+
+
+def _day(text: str) -> float:
+    """Days since 1970-01-01 of one text; NaN if it is not a date, or one that the calendar does not have."""
+    match = next((match for form in _DATES if (match := re.match(form, text))), None)
+    if match is None:
+        return np.nan
+    part = {name: value or "0" for name, value in match.groupdict().items()}
+    name = part["month"][:3].lower()
+    try:
+        month = _MONTHS.index(name) + 1 if name in _MONTHS else int(name)
+        day = datetime.date(int(part["year"]), month, int(match["day"] or 1)) - datetime.date(1970, 1, 1)
+    except ValueError:
+        return np.nan
+    seconds = 3600 * int(part["hour"]) + 60 * int(part["minute"]) + float(part["second"])
+    east = 3600 * int(part["zone_hour"]) + 60 * int(part["zone_minute"])
+    return day.days + (seconds + (east if part["sign"] == "-" else -east)) / 86_400
+
+
+def _days_as_formatted(text: pa.Array, date_format: str) -> NDArray[np.float64]:
     """Days since 1970-01-01 of texts, none missing, in this format; NaN where one is in another."""
     cells = text.to_pandas()
     try:
         when = pd.to_datetime(cells, format=date_format, errors="coerce", utc=True)
     except ValueError as error:
         raise TableError(f"--date-format {shown(date_format)} is not a format: {reason(error)}") from None
-    since = when.dt.tz_localize(None).to_numpy("M8[us]") - np.datetime64(0, "us")
-    days = since / np.timedelta64(1, "D")
+    days = (when.dt.tz_localize(None).to_numpy("M8[us]") - np.datetime64(0, "us")) / np.timedelta64(1, "D")
     # 123456 may be read by %Y%m%d as a day in the year 1234, but is not written so.
     same = ~_look_like_numbers(text) | (when.dt.strftime(date_format) == cells).to_numpy(dtype=bool)
     return np.where(same, days, np.nan)

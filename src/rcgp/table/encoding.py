@@ -1,4 +1,4 @@
-"""What is kept of a training table: the kind of each column, and so how any table becomes the model's numbers.
+"""What is kept of a training table: how it was written and the kind of each column; also the room's one exception.
 
 An encoding is stored beside the model as JSON and read back from files that anyone may have written, so every object
 here checks itself when it is made.
@@ -7,18 +7,86 @@ here checks itself when it is made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, TypeAlias, get_args
 
-from rcgp.table.cells import Kind
-from rcgp.table.errors import TableError, listed, shown
-from rcgp.table.format import CsvFormat
+__all__ = ["MOST_LEVELS", "Column", "CsvFormat", "Encoding", "Kind", "TableError", "listed", "reason", "shown"]
 
-__all__ = ["MOST_LEVELS", "Column", "Encoding"]
+Kind: TypeAlias = Literal["number", "date", "category"]
 
 #: A category of more levels is rather a text, and would give the kernel as many dimensions.
 MOST_LEVELS = 50
+#: Longer texts are cut in messages: a cell may hold a whole file.
+_LONGEST = 40
+
+
+class TableError(ValueError):
+    """A table cannot be used; the message is one sentence saying what is wrong, where, and what to do."""
+
+
+def shown(text: str) -> str:
+    """A name or cell in quotes, shortened, with control characters escaped so that no terminal obeys them."""
+    return repr(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
+
+
+def listed(texts: Iterable[str], most: int = 10) -> str:
+    """Names or cells in quotes, separated by commas; after the first ``most`` only how many follow."""
+    every = list(texts)
+    beginning = ", ".join(shown(text) for text in every[:most])
+    return beginning if len(every) <= most else f"{beginning} and {len(every) - most} more"
+
+
+def reason(error: Exception) -> str:
+    """A library's message about a file, with control characters escaped: it may quote the file's bytes."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(error)[:200])
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How a CSV file is written; ``None`` where the reader finds out.
+
+    Attributes:
+        encoding: of its text, such as ``"cp1252"``. ``None``: UTF-8, or UTF-16 with a byte order mark.
+        separator: between cells, one character. ``None``: comma, semicolon, tab or bar.
+        decimal: ``"."`` or ``","``. ``None``: ``"."``.
+        date_format: of dates, such as ``"%d/%m/%Y"``. ``None``: only forms that can be read in one way.
+
+    Raises:
+        TableError: for a format that no file has.
+    """
+
+    encoding: str | None = None
+    separator: str | None = None
+    decimal: str | None = None
+    date_format: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and not isinstance(value, str):
+                raise TableError(f"the {name} of a CSV file must be text, got {value!r:.50}")
+        if self.separator is not None:
+            named = {"tab": "\t", "\\t": "\t"}.get(self.separator, self.separator)
+            object.__setattr__(self, "separator", named)
+            if len(named) != 1 or named in '"\r\n ':
+                raise TableError(f"--separator must be one character, or 'tab', got {shown(named)}")
+        if self.decimal not in (None, ".", ","):
+            raise TableError(f"--decimal must be '.' or ',', got {shown(self.decimal)}")
+        if self.decimal == "," == self.separator:
+            raise TableError("--decimal and --separator cannot both be ',': use --separator ';' or 'tab'")
+        if self.date_format is not None and "%" not in self.date_format:
+            form = shown(self.date_format)
+            raise TableError(f"--date-format must be a format such as '%d/%m/%Y' for 31/12/2024, got {form}")
+        if self.encoding is not None:
+            try:
+                "a".encode(self.encoding)
+            except (LookupError, ValueError):
+                remedy = "try utf-8, cp1252 (Windows), latin-1 or mac-roman"
+                raise TableError(f"there is no --encoding {shown(self.encoding)}: {remedy}") from None
+
+    def overridden_by(self, other: CsvFormat) -> CsvFormat:
+        """This format, except for what the other one states."""
+        return replace(self, **{name: value for name, value in asdict(other).items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -37,29 +105,24 @@ class Column:
 
     def __post_init__(self) -> None:
         _check_text(self.name, "the name of a column")
-        if self.kind not in get_args(Kind):
-            raise TableError(
-                f"column {shown(self.name)} must be of kind {listed(get_args(Kind))}, got {self.kind!r:.50}"
-            )
+        name, kinds = shown(self.name), get_args(Kind)
+        if self.kind not in kinds:
+            raise TableError(f"column {name} must be of kind {listed(kinds)}, got {self.kind!r:.50}")
         most = MOST_LEVELS if self.kind == "category" else 0
         if not isinstance(self.levels, tuple) or not min(1, most) <= len(self.levels) <= most:
-            raise TableError(f"column {shown(self.name)} of kind {shown(self.kind)} has the wrong number of levels")
+            raise TableError(f"column {name} of kind {shown(self.kind)} has the wrong number of levels")
         for level in self.levels:
-            _check_text(level, f"a level of column {shown(self.name)}")
-        _check_distinct(self.levels, f"levels of column {shown(self.name)}")
+            _check_text(level, f"a level of column {name}")
+        _check_distinct(self.levels, f"levels of column {name}")
 
     @property
     def indicated(self) -> tuple[str, ...]:
-        """The levels that have a feature, 1 in their rows and 0 elsewhere.
-
-        Of two levels only the second in order: a feature for the other would say the same again, at the price of one
-        more lengthscale.
-        """
+        """Levels with a feature, 1 in their rows and 0 elsewhere: of two only the second, which tells all."""
         return self.levels[1:] if len(self.levels) == 2 else self.levels
 
     @property
     def feature_names(self) -> list[str]:
-        """Names of the features that the column gives: its own, or ``name=level`` for each indicated level."""
+        """Names of the column's features: its own, or ``name=level`` for each indicated level."""
         return [f"{self.name}={level}" for level in self.indicated] if self.kind == "category" else [self.name]
 
 
@@ -100,22 +163,23 @@ class Encoding:
     def to_json(self) -> dict[str, Any]:
         """A description in plain dictionaries, lists and texts."""
         columns = [{"name": c.name, "kind": c.kind, "levels": list(c.levels)} for c in self.columns]
-        form = self.form.to_json()
+        form = asdict(self.form)
         return {"target": self.target, "columns": columns, "format": form, "id": self.row_id, "log": self.log}
 
     @classmethod
     def from_json(cls, description: object) -> Encoding:
         """The encoding that :meth:`to_json` described. Raises TableError for anything that it cannot have written."""
-        types = {"target": str, "columns": list, "format": dict, "id": (str, type(None)), "log": bool}
         if isinstance(description, dict):  # a model saved before there were these options
-            description = {"format": CsvFormat().to_json(), "id": None, "log": False, **description}
-        fields = _fields(description, types, "the description of the table")
+            description = {"format": asdict(CsvFormat()), "id": None, "log": False, **description}
+        text = (str, type(None))
+        types = {"target": str, "columns": list, "format": dict, "id": text, "log": bool}
+        table = _fields(description, types, "the description of the table")
+        form = _fields(table["format"], {f.name: text for f in fields(CsvFormat)}, "the description of the CSV format")
         columns = []
-        for item in fields["columns"]:
+        for item in table["columns"]:
             column = _fields(item, {"name": str, "kind": str, "levels": list}, "the description of a column")
             columns.append(Column(column["name"], column["kind"], tuple(column["levels"])))
-        form = CsvFormat.from_json(fields["format"])
-        return cls(fields["target"], tuple(columns), form, fields["id"], fields["log"])
+        return cls(table["target"], tuple(columns), CsvFormat(**form), table["id"], table["log"])
 
 
 def _fields(description: object, types: Mapping[str, Any], what: str) -> dict[str, Any]:

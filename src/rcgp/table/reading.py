@@ -1,9 +1,9 @@
 """From a file to a table: CSV or Parquet, whatever its bytes, or one clear sentence.
 
 Nothing is guessed about the cells here: a CSV file gives text, a Parquet file its own types, and what a column means
-is decided in :mod:`rcgp.table.features`. Plain CSV is parsed by Arrow. Where there is anything to complain about, or
-quoting that readers disagree on, the standard library's strict reader takes over and names the line. pandas would move
-surplus cells into an index, fill short rows and turn some texts into missing values without a word.
+is decided in :mod:`rcgp.table.features`. CSV is parsed by the standard library's strict reader, a second for a million
+rows, so that errors name the line; pandas would move surplus cells into an index, fill short rows and turn some texts
+into missing values without a word, and Arrow accepts quotation marks that are left open.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet as pq
 
-from rcgp.table.errors import TableError, listed, reason, shown
-from rcgp.table.format import CsvFormat
+from rcgp.table.encoding import CsvFormat, TableError, listed, reason, shown
 
 __all__ = ["read_table"]
 
@@ -156,66 +154,31 @@ def _decoded(content: bytes, encoding: str | None, name: str) -> str:
 
 
 def _csv(text: str, separator: str | None, name: str) -> pd.DataFrame:
-    """The cells of a CSV file, as text."""
+    """The cells of a CSV file, as text. Raises TableError naming the line that is wrong."""
+    if hint := re.match(r"sep=([^\r\n])(?=[\r\n])", text):  # Excel writes and reads such a first line
+        separator, text = separator or hint[1], text[hint.end() :]
     delimiter = separator or _delimiter(text)
-    arrow = _plain(text, delimiter)
-    if arrow is None:
-        arrow = _strict(text, delimiter, name)
-    _check_names(arrow.column_names, name)
-    table: pd.DataFrame = arrow.to_pandas()
-    table.attrs["separator"] = delimiter
-    return table
-
-
-def _plain(text: str, delimiter: str) -> pa.Table | None:
-    """The cells of a file on which all readers agree; ``None`` for any other.
-
-    Its lines have as many cells as the header, two or more. Quoted cells hold neither quotes nor line ends.
-    """
-    if text.count("\r") != text.count("\r\n"):
-        return None
-    spaced = f"{delimiter} " in text or "\n " in text
-    if quotes := text.count('"'):
-        mark = re.escape(delimiter)
-        quoted = re.findall(rf'(?:(?<=[{mark}\n])|\A)"[^"\r\n]*"(?=[{mark}\r\n]|\Z)', text)
-        if spaced or 2 * len(quoted) != quotes:
-            return None
-    header = next((line for line in io.StringIO(text[:_SAMPLE_CHARACTERS], newline="") if line.strip()), "")
-    columns = {f"f{position}": pa.string() for position in range(header.count(delimiter) + 1)}
-    try:
-        table = pyarrow.csv.read_csv(
-            pa.BufferReader(text.encode()),
-            pyarrow.csv.ReadOptions(autogenerate_column_names=True),
-            pyarrow.csv.ParseOptions(delimiter=delimiter),
-            pyarrow.csv.ConvertOptions(column_types=columns),
-        )
-    except (pa.ArrowException, ValueError):  # the strict reader says what is wrong
-        return None
-    if table.num_columns < 2 or any(column.type != pa.string() for column in table.columns):
-        return None
-    if spaced:
-        table = pa.table([pc.utf8_ltrim(column, " ") for column in table.columns], names=table.column_names)
-    return table.slice(1).rename_columns(_named([column[0].as_py() for column in table.columns]))
-
-
-def _strict(text: str, delimiter: str, name: str) -> pa.Table:
-    """The cells of any CSV file, or TableError naming the line that is wrong."""
     records = _records(text, delimiter, name)
-    _, header = next(records, (0, []))
+    first, header = next(records, (0, []))
     if not header:
         raise TableError(f"{name} is empty: it needs a header and at least one row")
-    names = _named(header)
+    names = [cell.strip() or f"Unnamed: {position}" for position, cell in enumerate(header)]
     _check_names(names, name)
-    batches = []
-    while rows := [_of_width(len(names), line, record, name) for line, record in islice(records, _BATCH)]:
-        batches.append(pa.table([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], names=names))
-    empty = pa.schema([(column, pa.string()) for column in names]).empty_table()
-    return pa.concat_tables([empty, *batches])
-
-
-def _named(header: list[str]) -> list[str]:
-    """The names in a header; after its position where a column has none."""
-    return [cell.strip() or f"Unnamed: {position}" for position, cell in enumerate(header)]
+    batches = [pa.schema([(column, pa.string()) for column in names]).empty_table()]
+    while batch := list(islice(records, _BATCH)):
+        for line, record in batch:
+            if len(record) != len(names):
+                cells = f"{len(record)} cell{'s' if len(record) > 1 else ''}"
+                raise TableError(
+                    f"line {line} of {name} has {cells} where the header, line {first}, has {len(names)}: quote cells "
+                    "that contain the delimiter, do not leave cells out, remove lines above the header, or name the "
+                    "delimiter with --separator"
+                )
+        columns = zip(*(record for _, record in batch), strict=True)
+        batches.append(pa.table([pa.array(column, pa.string()) for column in columns], names=names))
+    table: pd.DataFrame = pa.concat_tables(batches).to_pandas()
+    table.attrs["separator"] = delimiter
+    return table
 
 
 def _records(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[str]]]:
@@ -236,38 +199,20 @@ def _records(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[s
         line = reader.line_num + 1
 
 
-def _of_width(width: int, line: int, record: list[str], name: str) -> list[str]:
-    """The record, if it has as many cells as the header."""
-    if len(record) == width:
-        return record
-    raise TableError(
-        f"line {line} of {name} has {_cells(len(record))} where the header has {width}: quote cells that contain the "
-        "delimiter, do not leave cells out, or name the delimiter with --separator"
-    )
-
-
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count} cells"
-
-
 def _delimiter(text: str) -> str:
     """The delimiter that splits the header, and most of the first rows into as many cells as it; the comma if none."""
-    scores = {delimiter: _score(text, delimiter) for delimiter in _DELIMITERS}
-    return max(_DELIMITERS, key=lambda delimiter: scores[delimiter])
 
+    def score(delimiter: str) -> tuple[float, int]:
+        """The share of records that are as wide as the header, and its width; below all others if it is not split."""
+        widths: list[int] = []
+        with suppress(TableError):  # what precedes a misplaced quotation mark counts; the mark is reported later
+            records = _records(text[:_SAMPLE_CHARACTERS], delimiter, "")
+            widths.extend(len(record) for _, record in islice(records, _SAMPLE_RECORDS))
+        if not widths or widths[0] < 2:
+            return (-1.0, 0)
+        return (widths.count(widths[0]) / len(widths), widths[0])
 
-def _score(text: str, delimiter: str) -> tuple[float, int]:
-    """The share of records that are as wide as the header, and its width; below all others if it is not split."""
-    widths: list[int] = []
-    # What has been read before a misplaced quotation mark still counts; the marks themselves are reported later.
-    try:
-        records = _records(text[:_SAMPLE_CHARACTERS], delimiter, "")
-        widths.extend(len(record) for _, record in islice(records, _SAMPLE_RECORDS))
-    except TableError:
-        pass
-    if not widths or widths[0] < 2:
-        return (-1.0, 0)
-    return (widths.count(widths[0]) / len(widths), widths[0])
+    return max(_DELIMITERS, key=score)
 
 
 def _check_names(names: list[str], name: str) -> None:

@@ -61,11 +61,9 @@ _SAMPLE, _MANY = 250, 375
 # where there is hardly any noise, whose variance then falls step by step.
 _FINISHES, _GAIN = 8, 0.01
 
-# Noise variance, in units of its lower limit, up to which there is none: no place can have less.
-_NO_NOISE = 2.0
-
-# Loss of log evidence that takes a step back: a difference below one is not worth a mention (Kass and Raftery, 1995).
-_LOSS = 1.0
+# Noise variance, in units of its lower limit, up to which there is none; and loss of log evidence that takes a step
+# back: a difference below one is not worth a mention (Kass and Raftery, 1995).
+_NO_NOISE, _LOSS = 2.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -261,12 +259,16 @@ class Learning:
         self.iterations += self.last.iterations
         self.search.write(start if self.last.value == -math.inf else self.last.x)
 
-    def _expect(self, name: str, *, learn: bool = True) -> State:
-        """Weights and law from leave-one-out predictions. Leaves all as it is where these cannot be computed."""
+    def _expect(self, name: str, *, learn: bool = True, noise: bool = True) -> State:
+        """Weights and law from leave-one-out predictions; all stays as it is where these cannot be computed.
+
+        The noise variance is learned with the law while searches are short. After full ones the evidence alone chooses
+        it: leave-one-out asks for less noise, and each would undo the other's step.
+        """
         before = self.state
         try:
             with torch.no_grad():
-                self._weigh(self.model.latent_leave_one_out(self._pseudo()), learn=learn)
+                self._weigh(self.model.latent_leave_one_out(self._pseudo()), learn=learn, noise=noise)
                 value = self._bound()
         except NUMERICAL_ERRORS:
             value = -math.inf
@@ -283,9 +285,9 @@ class Learning:
 
         After a search that moved far one step is not enough: rows were predicted by weights that no longer fit.
         """
-        state = self._expect("finish")
+        state = self._expect("finish", noise=False)
         while -math.inf < state.evidence < evidence - _LOSS:
-            before, state = state, self._expect("finish")
+            before, state = state, self._expect("finish", noise=False)
             if not state.evidence > before.evidence + self.worth:
                 return state if state.evidence > before.evidence else self._back_to(before)
         return state
@@ -313,11 +315,11 @@ class Learning:
                 self._weigh(cavity_by_law(model, state.learned.law, state.h), learn=False)
         except NUMERICAL_ERRORS:
             return self._back_to(state)
-        tried = self._expect("afresh")
+        tried = self._expect("afresh", noise=False)
         return tried if tried.evidence > state.evidence else self._back_to(state)
 
-    def _weigh(self, cavity: LeaveOneOut, *, learn: bool) -> None:
-        """Law and weights from predictions of each row without itself."""
+    def _weigh(self, cavity: LeaveOneOut, *, learn: bool, noise: bool = False) -> None:
+        """Law and weights from predictions of each row without itself; see :meth:`_expect`."""
         model, state = self.model, self.state
         learned = learn_law(
             model.residual(),
@@ -325,12 +327,12 @@ class Learning:
             model.noise.detach(),
             self.relative * state.h,
             self.width,
-            bounds=model.noise_bounds(),
+            bounds=model.noise_bounds() if noise else None,
             counts=None if state.learned is None else state.learned.counts,
             width=None if state.learned is None else state.learned.law.width,
             learn=learn,
         )
-        if learn and model.raw_noise.requires_grad:
+        if learn and noise and model.raw_noise.requires_grad:
             model.noise = learned.noise
         rows = learned.rows
         self.state = replace(
@@ -358,7 +360,7 @@ class Learning:
         state = self._back_to(best)
         model, bounds = self.model, self.model.noise_bounds()
         noise = model.noise.detach()
-        noiseless = bounds is not None and float(noise) <= _NO_NOISE * bounds[0]
+        noiseless = bounds is not None and float(noise) <= _NO_NOISE * bounds[0]  # no place can have less
         if not self.local_noise or noiseless or state.learned is None or state.cavity is None:
             return best
         with torch.no_grad():

@@ -5,7 +5,8 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
 1. Starts: the paper's inverse multiquadric weights around the prior mean. Once at the given lengthscales, so wide that
    only gross outliers lose weight; once at three times the lengthscales, and narrow.
 2. Expectation: leave-one-out predictions say which component of the noise law each row comes from, and so its weight
-   and the law (:mod:`rcgp.core.noise_law`). The first time the law knows normal noise and outliers only.
+   and the law (:mod:`rcgp.core.noise_law`). The first time the law knows normal noise and outliers only. The noise
+   variance is learned with it before the full searches of 6, whose evidence chooses it then.
 3. Maximisation: hyperparameters θ by the evidence of the pseudo-data,
 
        ℓ(θ) − ½ log σ² Σ_i (1 − ρ_io) + log p(θ),

@@ -45,7 +45,7 @@ def test_posterior_is_a_normal_distribution_over_test_points(cls):
 
 @each_fitted
 def test_fit_improves_its_objective_and_reports_it(cls):
-    X, y = data(n=30)
+    X, y = data(n=18)
     model = cls(X, y)
     report = model.fit()
     assert isinstance(report, FitReport)
@@ -59,7 +59,7 @@ def test_fit_improves_its_objective_and_reports_it(cls):
 
 @each_variational
 def test_the_reported_value_is_the_bound_of_the_model_left_behind(cls):
-    X, y = data(n=30)
+    X, y = data(n=18)
     model = cls(X, y)
     report = model.fit(restarts=2, seed=1)
     assert report.value == max(report.starts)
@@ -153,7 +153,7 @@ def test_kernel_mean_and_fixed_noise_of_the_caller_are_respected(cls):
 
 @each_fitted
 def test_the_fit_does_not_depend_on_units(cls):
-    X, y = data(n=20)
+    X, y = data(n=15)
     model, other = cls(X, y), cls(X, 1e5 * y)
     model.fit(max_iterations=20)
     other.fit(max_iterations=20)

@@ -8,7 +8,7 @@ import torch
 
 from problems import make_data
 from rcgp.training import FitError
-from rcgp_paper.baselines import MixtureGP, StudentTGP, starts, variational
+from rcgp_paper.baselines import MixtureGP, StudentTGP, variational
 
 VARIATIONAL = [StudentTGP, MixtureGP]
 each = pytest.mark.parametrize("cls", VARIATIONAL)
@@ -28,24 +28,24 @@ def test_a_mixture_is_fitted_as_well_as_with_restarts_where_one_start_is_a_bad_o
     X, y = steep_function(seed=2)
     value = MixtureGP(X, y).fit().value
     assert value > MixtureGP(X, y).fit(restarts=3, seed=0).value - 1.0
-    alone = variational.VariationalGP.fit(MixtureGP(X, y)).value
+    alone = MixtureGP(X, y)._search(0, 1000, None, False).value
     assert alone < value - 20.0  # so that it is about starts
 
 
 @each
 def test_the_best_of_the_short_searches_goes_on(cls, monkeypatch):
     model = cls(*map(torch.tensor, make_data(25)))
-    searches, original = [], variational.VariationalGP.fit
+    searches, original = [], variational.VariationalGP._search
 
     def search(self, restarts=0, max_iterations=1000, seed=None, progress=False):
         report = original(self, restarts, max_iterations, seed, progress)
         searches.append((max_iterations, report))
         return report
 
-    monkeypatch.setattr(variational.VariationalGP, "fit", search)
+    monkeypatch.setattr(variational.VariationalGP, "_search", search)
     report = model.fit(max_iterations=200)
     *short, (iterations, last) = searches
-    assert [limit for limit, _ in short] == [starts._SHORT] * 3
+    assert [limit for limit, _ in short] == [variational._SHORT] * 3
     assert iterations == 200
     assert last.value >= max(each.value for _, each in short) - 1e-9
     assert report.value == last.value
@@ -56,7 +56,7 @@ def test_the_best_of_the_short_searches_goes_on(cls, monkeypatch):
 @each
 def test_a_start_where_the_bound_cannot_be_computed_is_passed_over(cls, monkeypatch):
     X, y = map(torch.tensor, make_data(25))
-    expected, original = cls(X, y).fit().value, variational.VariationalGP.fit
+    expected, original = cls(X, y).fit().value, variational.VariationalGP._search
     failed = []
 
     def search(self, *arguments):
@@ -65,7 +65,7 @@ def test_a_start_where_the_bound_cannot_be_computed_is_passed_over(cls, monkeypa
             raise FitError("as if", 0)
         return original(self, *arguments)
 
-    monkeypatch.setattr(variational.VariationalGP, "fit", search)
+    monkeypatch.setattr(variational.VariationalGP, "_search", search)
     model = cls(X, y)
     report = model.fit()
     assert report.value == pytest.approx(expected, abs=1.0)
@@ -117,8 +117,8 @@ def test_an_error_leaves_the_model_as_it_was(cls):
 @each
 def test_a_noise_that_is_held_fixed_is_no_start_of_its_own(cls):
     model = cls(*map(torch.tensor, make_data(20)), noise=0.04)
-    assert len(starts._moves(model, 1.0)) == 3
+    assert len(model._moves()) == 3
     model.raw_noise.requires_grad_(False)
-    assert len(starts._moves(model, 1.0)) == 2
+    assert len(model._moves()) == 2
     model.fit()
     assert model.noise.item() == pytest.approx(0.04)

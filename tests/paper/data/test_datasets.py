@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rcgp_paper.data import DataError, load, names, unavailable
-from rcgp_paper.data.sources import SOURCES, numbers_checksum
+from rcgp_paper.data.datasets import SOURCES, numbers_checksum
 
 SHAPES = {
     "synthetic": (300, 1),

@@ -12,7 +12,7 @@ import torch
 from rcgp.training.objectives import elbo, leave_one_out
 from rcgp.weights import Constant, InverseMultiquadric
 from rcgp_paper.data import prepare
-from rcgp_paper.experiments import EXPERIMENTS, Options, RecordFile, run_experiment, runs_to_make, sparse
+from rcgp_paper.experiments import EXPERIMENTS, Options, RecordFile, figures, run_experiment, runs_to_make
 from rcgp_paper.experiments.methods import METHODS, Outcome, run_method
 from rcgp_paper.experiments.scores import normal_prediction
 
@@ -129,16 +129,20 @@ def test_the_functions_have_the_covariance_of_the_synthetic_data():
             def standard_normal(self, count, unit=unit):
                 return unit
 
-        basis.append(sparse._Function(Unit())(x))
+        basis.append(figures._Function(Unit())(x))
     np.testing.assert_allclose(np.transpose(basis) @ basis, K, atol=1e-6)
 
 
 def test_a_repetition_has_one_function_and_one_test_whatever_the_number_of_rows():
-    small, large, other = sparse._problem(100, 3), sparse._problem(800, 3), sparse._problem(100, 4)
+    small, large, other = (
+        figures._sparse_problem(100, 3),
+        figures._sparse_problem(800, 3),
+        figures._sparse_problem(100, 4),
+    )
     np.testing.assert_array_equal(small.test_X, large.test_X)
     np.testing.assert_array_equal(small.test_y, large.test_y)
     assert not np.array_equal(small.test_y, other.test_y)
-    function = sparse._Function(np.random.default_rng(3))
+    function = figures._Function(np.random.default_rng(3))
     for problem, n in ((small, 100), (large, 800)):
         assert problem.mask.sum() == n // 10
         error = problem.train_y - function(problem.train_X[:, 0])
@@ -158,7 +162,7 @@ def test_each_method_has_its_own_time_and_error(index, first, monkeypatch):
         seconds = 99.0 if len(order) == 1 else 10.0 * off  # the first is to be warm
         return Outcome(normal_prediction(y, y + off, np.ones_like(y)), seconds, 1, method != "rcsvgp")
 
-    monkeypatch.setattr(sparse, "run_method", run)
+    monkeypatch.setattr(figures, "run_method", run)
     values = EXPERIMENTS["figure_sparse"].run({"n": 400, "index": index})
     assert order[:2] == ["svgp", first]
     assert sorted(order[1:]) == sorted(SPARSE)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rcgp_paper.experiments import EXPERIMENTS, Options, Record
-from rcgp_paper.report.comparison import Table, accuracy_tables, standard_errors_apart, time_tables
 from rcgp_paper.report.figures import DRAWINGS, draw_figure
 from rcgp_paper.report.reproduction import origin_of, render, write_page
+from rcgp_paper.report.tables import Table, accuracy_tables, standard_errors_apart, time_tables
 
 
 def make_record(experiment, config, values):
@@ -133,12 +133,12 @@ def test_fits_behind_times_that_did_not_converge_are_counted_by_method():
 def test_code_that_changed_between_the_runs_of_a_method_is_told_of():
     records = [replace(record, code=f"{record.config['index']}") for record in accuracy_records()]
     tables, _ = accuracy_tables(records)
-    assert all("changed between the runs of a method (its states: GP 3, RCGP 3)." in table.note for table in tables)
+    assert all("changed between runs (states: GP 3, RCGP 3)." in table.note for table in tables)
     by_method = [replace(record, code=record.config["method"]) for record in records]
     assert "code" not in accuracy_tables(by_method)[0][0].note
     times = {"seconds": {"gp": 1.0}, "ratio": {"gp": 1.0}}
     tables, _ = time_tables([changed(record, {"method": None}, times) for record in records])
-    assert "(its states: 3)." in tables[0].note
+    assert "(states: 3)." in tables[0].note
 
 
 WHOLE = {"data": "yacht", "contamination": "uniform", "method": "gp", "protocol": "paper", "index": 9}

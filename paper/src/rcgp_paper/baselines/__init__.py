@@ -7,10 +7,8 @@ WinsorizedGP        an ordinary GP on clipped observations
 RelevancePursuitGP  BoTorch's robust GP; needs the extra ``rcgp[botorch]``
 """
 
-from rcgp_paper.baselines.gaussian import GaussianGP
+from rcgp_paper.baselines.gaussian import GaussianGP, RelevancePursuitGP, WinsorizedGP
 from rcgp_paper.baselines.mixture import MixtureGP
-from rcgp_paper.baselines.relevance_pursuit import RelevancePursuitGP
 from rcgp_paper.baselines.student_t import StudentTGP
-from rcgp_paper.baselines.winsorized import WinsorizedGP
 
 __all__ = ["GaussianGP", "MixtureGP", "RelevancePursuitGP", "StudentTGP", "WinsorizedGP"]

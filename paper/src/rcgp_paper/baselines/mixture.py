@@ -1,7 +1,6 @@
 """The mixture GP: each observation is an inlier or comes from anywhere in the range of y (Lu et al., 2023).
 
-The paper's m-GP is this model, with the GP exact instead of sparse. Its variational updates in turn are the steps of
-:mod:`rcgp_paper.baselines.variational`, which add what that method lacks: hyperparameters at the optimum of the bound.
+The paper's m-GP is this model, with the GP exact instead of sparse and hyperparameters at the optimum of the bound.
 """
 
 from __future__ import annotations
@@ -15,18 +14,11 @@ from torch import Tensor
 
 from rcgp.models.defaults import robust_spread
 from rcgp.models.means import MeanLike
-from rcgp.training import FitReport
-from rcgp.training.search import Progress
-from rcgp_paper.baselines.starts import fit_from_starts
 from rcgp_paper.baselines.variational import VariationalGP
 
 __all__ = ["MixtureGP"]
 
-# A start with noise far too large: all observations are inliers at first, and outliers part from them one after the
-# other as the search lowers it. As a share of the squared spread.
-_START_NOISE = 10.0
-
-# Steps to the share of inliers that its own responsibilities imply, and the change, in points, that ends them.
+# Most steps to the share of inliers that its own responsibilities imply, and the change, in points, that ends them.
 _SHARE_STEPS, _SHARE_TOLERANCE = 1000, 1e-9
 
 
@@ -34,7 +26,7 @@ class MixtureGP(VariationalGP):
     """Gaussian process regression with noise σ² at inliers and uniform outliers.
 
     y_i ~ N(f(x_i), σ²) with probability γ, else uniform over a region of length a, with γ ~ Beta. The approximate
-    posterior is independent between f, γ and who is an inlier (with probability p_i)::
+    posterior is independent between f, γ and the inlier labels (true with probability p_i)::
 
         q(f) as an ordinary GP with noise variance σ²/p_i,        q(γ) = Beta(prior + (Σ p_i, Σ (1 − p_i))),
         p_i/(1 − p_i) = exp( E log N(y_i; f_i, σ²) + E log γ − E log(1 − γ) ) · a.
@@ -44,11 +36,9 @@ class MixtureGP(VariationalGP):
     Args:
         train_X: ``n x d`` inputs.
         train_y: ``n`` observations. The length a is their range.
-        kernel: any GPyTorch kernel with one output; default as in ``RCGP``.
-        mean: prior mean, as in ``RCGP``.
+        kernel, mean: as in ``RCGP``.
         noise: starting value of the noise variance σ² of inliers, as in ``RCGP``.
-        prior: the two parameters of the Beta prior of γ, as counts of inliers and outliers seen before. Default: as in
-            the authors' code.
+        prior: the two parameters of the Beta prior of γ. Default: as in the authors' code.
 
     Example:
         >>> X = torch.linspace(0, 6, 40, dtype=torch.float64).unsqueeze(-1)
@@ -58,6 +48,9 @@ class MixtureGP(VariationalGP):
         >>> int(model.inlier_probability().argmin())
         10
     """
+
+    # Far too large: all observations are inliers at first, and outliers part from them as the search lowers it.
+    start_noise = 10.0
 
     def __init__(
         self,
@@ -78,23 +71,6 @@ class MixtureGP(VariationalGP):
         low, high = float(self.train_y.min()), float(self.train_y.max())
         # Halved, because the range may overflow; observations without a range still need some region.
         self.log_region = math.log(high / 2 - low / 2 or robust_spread(self.residual().detach())) + math.log(2.0)
-
-    def fit(
-        self,
-        restarts: int = 0,
-        max_iterations: int = 1000,
-        seed: int | None = None,
-        progress: bool | Progress = False,
-    ) -> FitReport:
-        """Choose the hyperparameters by the bound, plus the log density of priors; arguments as in :func:`rcgp.fit`.
-
-        The bound has local maxima, among them where all observations are outliers: it is searched from several starts
-        (:mod:`rcgp_paper.baselines.starts`).
-
-        Returns:
-            The report, with the objective ``"elbo"``; evaluations and seconds are those of all searches.
-        """
-        return fit_from_starts(self, super().fit, _START_NOISE, restarts, max_iterations, seed, progress)
 
     def inlier_probability(self) -> Tensor:
         """Posterior probability that each training point is an inlier, ``n``. Cost as :meth:`elbo`."""

@@ -1,4 +1,4 @@
-"""A Gaussian process conditioned on Gaussian sites, the form of every variational posterior in this room.
+"""Gaussian sites, the form of every variational posterior in this room, and the ascent to the best ones.
 
 Where the likelihood is not Gaussian, the best Gaussian approximation q of the posterior of f at the n training inputs
 (relative to the prior mean) multiplies the prior by one Gaussian factor, a *site*, for each observation (Opper and
@@ -11,10 +11,17 @@ observation takes certainty away. So the positive sites are conditioned on first
 the few negative ones change the result by a matrix H of low rank:
 
     (K + Λ⁻¹)⁻¹ = S P S − H Hᵀ,    S = diag(max(λ, 0)^½),    P = (I + S K S)⁻¹.
+
+The ascent takes the sites that are best for the present moments as the next ones. Such steps converge fast where the
+likelihood is nearly Gaussian and slowly where it is undecided about a point. Anderson extrapolation from the last few
+steps makes up for that; it is kept only where the bound does not fall.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,14 +32,16 @@ from rcgp.core.exact import ExactPosterior
 from rcgp.core.linalg import NotPositiveDefiniteError, posterior_variance, scaled_cholesky
 from rcgp.weights import smallest_weight
 
-__all__ = ["SitePosterior", "Sites", "SolvedSites", "solve_sites"]
+__all__ = ["SitePosterior", "Sites", "SolvedSites", "Step", "ascend", "solve_sites"]
 
 # Rounding errors of a divergence, for each observation, that do no harm.
 _ROUNDING = 1e-6
 
+# Most steps to the best q, the shortest one tried, and the number of steps that an extrapolation uses.
+_STEPS, _SHORTEST_STEP, _MEMORY = 100, 2.0**-10, 4
 
-@dataclass(frozen=True)
-class Sites:
+
+class Sites(NamedTuple):
     """One Gaussian factor exp(b f − ½ λ f²) for each training point.
 
     Attributes:
@@ -45,19 +54,12 @@ class Sites:
 
     def towards(self, other: Sites, step: float) -> Sites:
         """The sites a share of the way to others: a natural-gradient step of that length."""
-        return Sites(
-            torch.lerp(self.precision, other.precision, step),
-            torch.lerp(self.shift, other.shift, step),
-        )
+        return Sites(*(torch.lerp(a, b, step) for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
 class SitePosterior(ExactPosterior):
-    """A posterior that can predict anywhere, sites of negative precision included.
-
-    Attributes:
-        H: ``n x p`` what the p negative sites take off (K + Λ⁻¹)⁻¹.
-    """
+    """A posterior that can predict anywhere; H, ``n x p``, is what p negative sites take off (K + Λ⁻¹)⁻¹."""
 
     H: Tensor
 
@@ -129,8 +131,7 @@ def solve_sites(K: Tensor, sites: Sites) -> SolvedSites:
     mean = K @ alpha
     # tr(K⁻¹V) = n − Σ λ_i V_ii, and log det(K V⁻¹) = log det(I + ΛK).
     from_mean, from_variance = 0.5 * (alpha @ mean), 0.5 * (log_det - precision @ variance)
-    # Neither part of a divergence is negative. Where rounding errors make one so, the bound would be wrong, as high as
-    # you like, and a search for hyperparameters would go there.
+    # Neither part of a divergence is negative. Where rounding makes one so, the bound is wrong and attracts the search.
     if float(torch.minimum(from_mean, from_variance)) < -_ROUNDING * K.shape[0]:
         raise NotPositiveDefiniteError("rounding errors outweigh the divergence from the prior")
     divergence = from_mean + from_variance
@@ -138,10 +139,7 @@ def solve_sites(K: Tensor, sites: Sites) -> SolvedSites:
 
 
 class _Widening(NamedTuple):
-    """What negative sites add: to α, as H, to log det(I + ΛK), and to the variances.
-
-    ``own_variance`` are the variances of the negative sites' own points given the positive sites.
-    """
+    """What negative sites add; ``own_variance`` is that of their own points given the positive sites."""
 
     alpha: Tensor
     H: Tensor
@@ -173,3 +171,88 @@ def _add_negative_sites(K: Tensor, L: Tensor, s: Tensor, alpha: Tensor, negative
     H, spread = (torch.linalg.solve_triangular(root, (part * D).mT, upper=False).mT for part in (G, covariance))
     log_det = 2.0 * root.diagonal().log().sum()
     return _Widening(G @ gamma, H, log_det, spread.square().sum(dim=-1), own.diagonal())
+
+
+class Step(NamedTuple):
+    """The end of a step: sites, their posterior, its bound, and the sites that are best for its moments."""
+
+    sites: Sites
+    q: SolvedSites
+    value: float
+    target: Sites
+
+
+def ascend(take: Callable[[Sites], Step], here: Step, unit: Tensor, tolerance: float) -> SolvedSites:
+    """The best q that steps from here lead to; the bound never falls on the way.
+
+    Args:
+        take: evaluates sites; may raise NotPositiveDefiniteError where they define no posterior.
+        here: the first step.
+        unit: a typical precision, a scalar, by which precisions and shifts are made comparable.
+        tolerance: gain, in nats, below which a step is not worth taking.
+    """
+    length, last_gain, memory = 1.0, 0.0, _Memory(unit)
+    for _ in range(_STEPS):
+        extrapolated = memory.extrapolate(here) if length == 1.0 else None
+        try:
+            there = take(extrapolated or here.sites.towards(here.target, length))
+            gain = there.value - here.value
+        except NotPositiveDefiniteError:
+            gain = -math.inf
+        if not gain >= -tolerance:  # nor where it is no number
+            memory.clear()
+            length = length if extrapolated else 0.5 * length
+            if length < _SHORTEST_STEP:
+                break
+            continue
+        # Gains shrink geometrically: gain²/last_gain is the next one.
+        converged = gain * gain <= tolerance * length * max(last_gain, abs(gain))
+        if gain > 0.0:
+            memory.add(here)
+            here = there
+        if converged:
+            break
+        length, last_gain = min(1.0, 2.0 * length), gain
+    return here.q
+
+
+class _Memory:
+    """The last steps, and Anderson's extrapolation from them.
+
+    With x the sites of a step and r = target − x, the next sites are x + r − Σ_k γ_k (Δx_k + Δr_k), where γ makes
+    r − Σ_k γ_k Δr_k smallest: exact where the targets depend on the sites linearly.
+    """
+
+    def __init__(self, unit: Tensor) -> None:
+        # Precisions are in units of λ; shifts b = λ·f of f in units of λ^(-½).
+        self._units = torch.stack([unit, unit.sqrt()]).unsqueeze(-1)
+        self._steps: deque[tuple[Tensor, Tensor]] = deque(maxlen=_MEMORY)
+
+    def add(self, step: Step) -> None:
+        self._steps.append(self._vectors(step))
+
+    def clear(self) -> None:
+        self._steps.clear()
+
+    def extrapolate(self, step: Step) -> Sites | None:
+        """The extrapolated sites; None without earlier steps or where a number is not finite."""
+        if not self._steps:
+            return None
+        x, r = self._vectors(step)
+        dx, dr = (
+            torch.stack([now - then for then in before], dim=-1)
+            for now, before in zip((x, r), zip(*self._steps, strict=True), strict=True)
+        )
+        if not bool(dr.isfinite().all()):  # which LAPACK does not survive
+            return None
+        gamma = torch.linalg.lstsq(dr.cpu(), r.cpu().unsqueeze(-1), driver="gelsd").solution.squeeze(-1).to(x)
+        precision, shift = (x + r - (dx + dr) @ gamma).reshape(2, -1) * self._units
+        return Sites(precision, shift)
+
+    def _vectors(self, step: Step) -> tuple[Tensor, Tensor]:
+        """x and r, each of 2n numbers without units."""
+        x, target = (
+            (torch.stack([sites.precision, sites.shift]) / self._units).reshape(-1)
+            for sites in (step.sites, step.target)
+        )
+        return x, target - x

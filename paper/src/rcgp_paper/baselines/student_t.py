@@ -17,9 +17,6 @@ from rcgp.models.defaults import Between
 from rcgp.models.means import MeanLike
 from rcgp.models.posterior import PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_finite
-from rcgp.training import FitReport
-from rcgp.training.search import Progress
-from rcgp_paper.baselines.starts import fit_from_starts
 from rcgp_paper.baselines.variational import VariationalGP
 
 __all__ = ["StudentTGP"]
@@ -29,9 +26,6 @@ _FEWEST_DEGREES, _MOST_DEGREES = 2.1, 1e6
 
 # Where learned degrees of freedom start.
 _START_DEGREES = 4.0
-
-# A start with noise far too small, for data that nearly follow a smooth function; as a share of the squared spread.
-_START_NOISE = 1e-2
 
 # Nodes of Gauss–Hermite quadrature; 1e-9 nats of error for a posterior half as wide as the noise (σ√ν).
 _NODES = 32
@@ -46,8 +40,7 @@ class StudentTGP(VariationalGP):
     Args:
         train_X: ``n x d`` inputs.
         train_y: ``n`` observations.
-        kernel: any GPyTorch kernel with one output; default as in ``RCGP``.
-        mean: prior mean, as in ``RCGP``.
+        kernel, mean: as in ``RCGP``.
         noise: starting value of the squared scale σ² of the noise, as in ``RCGP``; its variance is σ²ν/(ν − 2).
         degrees_of_freedom: ν, held fixed. Default: learned, between 2.1 and 1e6, started at 4.
 
@@ -60,6 +53,8 @@ class StudentTGP(VariationalGP):
         10
     """
 
+    # Far too small, for data that nearly follow a smooth function.
+    start_noise = 1e-2
     nodes: Tensor
     node_weights: Tensor
 
@@ -106,23 +101,6 @@ class StudentTGP(VariationalGP):
         nu = self.degrees_of_freedom
         return self.noise * nu / (nu - 2.0)
 
-    def fit(
-        self,
-        restarts: int = 0,
-        max_iterations: int = 1000,
-        seed: int | None = None,
-        progress: bool | Progress = False,
-    ) -> FitReport:
-        """Choose the hyperparameters by the bound, plus the log density of priors; arguments as in :func:`rcgp.fit`.
-
-        The bound has local maxima, among them where everything is noise: it is searched from several starts
-        (:mod:`rcgp_paper.baselines.starts`).
-
-        Returns:
-            The report, with the objective ``"elbo"``; evaluations and seconds are those of all searches.
-        """
-        return fit_from_starts(self, super().fit, _START_NOISE, restarts, max_iterations, seed, progress)
-
     def expected_log_likelihood(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Σ_i E log t(y_i; f_i, σ, ν) for f_i ~ N(μ_i, v_i), by Gauss–Hermite quadrature. Cost 32n."""
         f = mean + variance.sqrt() * self.nodes  # nodes x n
@@ -137,11 +115,8 @@ class StudentTGP(VariationalGP):
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f, or of new observations, at test inputs; see :meth:`rcgp.RCGP.posterior`.
 
-        Args:
-            test_X: ``... x q x d`` inputs.
-            observation_noise: add the variance of the noise: the normal distribution with the moments of a new
-                observation. Its density is :meth:`log_predictive_density`, the rest of its distribution
-                :meth:`predictive_mixture`.
+        With observation noise it is the normal distribution with the moments of a new observation. The density of one
+        is :meth:`log_predictive_density`, the rest of its distribution :meth:`predictive_mixture`.
         """
         latent = super().posterior(test_X)
         if not observation_noise:
@@ -154,13 +129,7 @@ class StudentTGP(VariationalGP):
 
         The t distribution is a mixture of normals N(f, σ²/τ) over τ ~ Γ(ν/2, ν/2), so that
         p(y*) = ∫ N(y*; μ, v + σ²/τ) p(τ) dτ, an integral over log τ that the trapezoidal rule takes to many digits.
-
-        Args:
-            test_X: ``... x q x d`` inputs.
-            y: ``... x q`` observations.
-
-        Returns:
-            ``... x q`` log densities.
+        Inputs ``... x q x d`` and observations ``... x q`` give log densities ``... x q``.
         """
         with torch.no_grad():
             latent = super().posterior(test_X)
@@ -177,8 +146,8 @@ class StudentTGP(VariationalGP):
     def predictive_mixture(self, test_X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """New observations as normals of one mean and several standard deviations: p(y*) = Σ_k w_k N(y*; μ, s_k²).
 
-        The integral over τ of :meth:`log_predictive_density` as a sum over k = 400 fixed nodes: what means, quantiles
-        and distances are computed from, to many digits. Densities far out are what it is not good for.
+        The integral over τ of :meth:`log_predictive_density` as a sum over k = 400 fixed nodes: accurate for means,
+        quantiles and distances, not for densities far out.
 
         Args:
             test_X: ``... x q x d`` inputs.

@@ -4,24 +4,30 @@ The posterior of f is approximated by the Gaussian q that maximises the bound
 
     log p(y) ≥ ℓ(μ, v) − KL(q ‖ prior),
 
-where ℓ is the expected log likelihood, a function of the mean μ_i and the variance v_i of q at each training point and
-all that a subclass has to know. The best q has sites (:mod:`rcgp_paper.baselines.sites`) with
+where ℓ is the expected log likelihood, a function of the mean μ_i and the variance v_i of q at each training point,
+which a subclass defines. The best q has sites (:mod:`rcgp_paper.baselines.sites`) with
 
     λ_i = −2 ∂ℓ/∂v_i,        b_i = ∂ℓ/∂μ_i + λ_i μ_i,
 
 which depend on q again. Taking them as the next sites is a natural-gradient step of length one: Newton's method in μ.
-:mod:`rcgp_paper.baselines.ascent` sees to it that the bound never falls.
 
 Hyperparameters are chosen by the bound at the best q. There its derivatives in μ and v vanish, so that the gradient in
-a hyperparameter is the one with μ and v held fixed (envelope theorem), with no trace of how q was found.
+a hyperparameter is the one with μ and v held fixed (envelope theorem).
+
+The bound has many local maxima: at some everything is noise, at others half of the data are outliers and the rest is
+interpolated. No single start is good for all data, so a fit makes a short search from each of several and continues
+from the best end: the present hyperparameters; those of an ordinary GP, right for data without outliers; and the
+present ones with another noise variance, which the likelihood decides on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import gpytorch
 import torch
@@ -32,35 +38,39 @@ from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models import RCGP, TrainingTerms
 from rcgp.models.defaults import robust_spread
 from rcgp.models.means import MeanLike
-from rcgp.training import FitReport, fit
+from rcgp.training import FitError, FitReport, fit
 from rcgp.training.objectives import log_prior
-from rcgp.training.search import Progress
+from rcgp.training.search import NUMERICAL_ERRORS, Progress
 from rcgp.weights import Constant
-from rcgp_paper.baselines.ascent import Step, ascend
-from rcgp_paper.baselines.sites import SitePosterior, Sites, SolvedSites, solve_sites
+from rcgp_paper.baselines.gaussian import GaussianGP
+from rcgp_paper.baselines.sites import SitePosterior, Sites, SolvedSites, Step, ascend, solve_sites
 
 __all__ = ["VariationalGP"]
 
 # The search for q ends where the next step is expected to gain less than this, in nats for each observation.
 _TOLERANCE = 1e-9
 
-# Where the search begins, observations count for no more than this many robust standard deviations.
+# In the first q, observations count for no more than this many robust standard deviations.
 _CLIP = 3.0
+
+# Iterations of a short search; twice as many mostly choose the same start.
+_SHORT = 5
 
 
 class VariationalGP(RCGP):
     """A Gaussian process whose posterior is a variational approximation. A base class: a subclass defines the bound.
 
-    It predicts as an :class:`rcgp.RCGP` does; the posterior is found when it is asked for and kept until a
-    hyperparameter changes. There are no pseudo-data and so no leave-one-out formulas.
+    It predicts as an :class:`rcgp.RCGP` does; the posterior is computed on demand and kept until a hyperparameter
+    changes. There are no pseudo-data and so no leave-one-out formulas.
 
     Args:
         train_X: ``n x d`` inputs.
         train_y: ``n`` observations.
-        kernel: any GPyTorch kernel with one output; default as in ``RCGP``.
-        mean: prior mean, as in ``RCGP``.
-        noise: starting value of σ², as in ``RCGP``.
+        kernel, mean, noise: as in ``RCGP``.
     """
+
+    #: Noise variance of the last start of a fit, as a share of the squared robust spread of the residuals.
+    start_noise: ClassVar[float]
 
     latent_moments: Tensor | None
 
@@ -74,7 +84,7 @@ class VariationalGP(RCGP):
         noise: float | None = None,
     ) -> None:
         super().__init__(train_X, train_y, kernel=kernel, mean=mean, weight=Constant(), noise=noise)
-        # Means and variances of the q that a fit ended with, 2 x n: where the search for q begins from then on.
+        # Means and variances of the q that a fit ended with, 2 x n: the start of later searches for q.
         self.register_buffer("latent_moments", None, persistent=False)
 
     def expected_log_likelihood(self, mean: Tensor, variance: Tensor) -> Tensor:
@@ -86,7 +96,7 @@ class VariationalGP(RCGP):
         raise NotImplementedError(f"{type(self).__name__} must define expected_log_likelihood(mean, variance)")
 
     def largest_precision(self) -> Tensor:
-        """The precision λ of the site of an observation beyond doubt, a scalar."""
+        """The precision λ of the site of a certain inlier, a scalar."""
         raise NotImplementedError(f"{type(self).__name__} must define largest_precision()")
 
     def elbo(self) -> Tensor:
@@ -102,11 +112,44 @@ class VariationalGP(RCGP):
     ) -> FitReport:
         """Choose the hyperparameters by the bound, plus the log density of priors; arguments as in :func:`rcgp.fit`.
 
-        One search, from the present hyperparameters; subclasses have good starts for it.
+        Short searches from several starts, then one to the end from the best, with the restarts. An interrupt leaves
+        the best hyperparameters so far.
 
         Returns:
-            The report, with the objective ``"elbo"``.
+            The report, with the objective ``"elbo"``; evaluations and seconds are those of all searches.
         """
+        began = time.perf_counter()
+        before = self._move_to_best_start(max_iterations, progress)
+        shown = (lambda count, value: progress(before + count, value)) if callable(progress) else progress
+        report = self._search(restarts, max_iterations, seed, shown)
+        evaluations = before + report.evaluations
+        return dataclasses.replace(report, evaluations=evaluations, seconds=time.perf_counter() - began)
+
+    def weights(self) -> Tensor:
+        """The weight of each training point, ``n``: 1 for a certain inlier, near 0 for an outlier. Cost as elbo.
+
+        The root of the precision of its site over that of a certain inlier, to compare with ``RCGP``.
+        """
+        with torch.no_grad():
+            model = self.in_float64()
+            q = model._solve(model.kernel_matrix())
+            share = model._best_sites(q.mean, q.variance)[1].precision / model.largest_precision()
+            return share.clamp(torch.finfo(self.train_y.dtype).tiny, 1.0).sqrt().to(self.train_y)
+
+    def training_terms(self) -> TrainingTerms:
+        """Always raises TypeError: only ``RCGP`` has pseudo-data, which leave-one-out and influence need."""
+        name = type(self).__name__
+        raise TypeError(
+            f"{name} has no pseudo-data, so no leave-one-out or influence; choose its hyperparameters with {name}.fit()"
+        )
+
+    def in_float64(self) -> VariationalGP:
+        """This model, or a copy of it in double precision if it is in single."""
+        model: VariationalGP = super().in_float64()
+        return model
+
+    def _search(self, restarts: int, max_iterations: int, seed: int | None, progress: bool | Progress) -> FitReport:
+        """One search for hyperparameters from the present ones."""
         best, moments = -math.inf, self.latent_moments
 
         def elbo(model: RCGP) -> Tensor:
@@ -125,32 +168,72 @@ class VariationalGP(RCGP):
         finally:
             self.latent_moments = None if moments is None else moments.to(self.train_y)
 
-    def weights(self) -> Tensor:
-        """How far each training point is trusted, ``n``: 1 is fully, near 0 is an outlier. Cost as :meth:`elbo`.
+    def _move_to_best_start(self, max_iterations: int, progress: bool | Progress) -> int:
+        """Move to the best end of short searches, nowhere if all fail; returns the number of evaluations."""
+        here = best = self._state()
+        best_value = reached = -math.inf
+        evaluations = 0
 
-        The root of the precision of its site over that of an observation beyond doubt, to compare with ``RCGP``.
-        """
+        def report_progress(count: int, value: float) -> None:
+            nonlocal reached
+            reached = value
+            if callable(progress):
+                progress(evaluations + count, max(value, best_value))
+
+        try:
+            for move in self._moves():
+                self._restore(here)
+                reached = -math.inf
+                evaluations += move(max_iterations)
+                with suppress(FitError, *NUMERICAL_ERRORS):
+                    report = self._search(0, min(_SHORT, max_iterations), None, report_progress)
+                    evaluations += report.evaluations
+                    if report.value > best_value:
+                        best, best_value = self._state(), report.value
+        except KeyboardInterrupt:
+            if reached > best_value:  # the search itself left the model there
+                best = self._state()
+            raise
+        except BaseException:
+            best = here
+            raise
+        finally:
+            self._restore(best)
+        return evaluations
+
+    def _moves(self) -> list[Callable[[int], int]]:
+        """Moves to each start, each given a limit of iterations and returning its number of evaluations."""
+        free_noise = [self._move_to_start_noise] if self.raw_noise.requires_grad else []
+        return [lambda max_iterations: 0, self._move_to_ordinary_gp, *free_noise]
+
+    def _move_to_start_noise(self, max_iterations: int) -> int:
+        self.noise = self.start_noise * robust_spread(self.residual().detach()) ** 2
+        self.latent_moments = None
+        return 0
+
+    def _move_to_ordinary_gp(self, max_iterations: int) -> int:
+        """Fit an ordinary GP from the present hyperparameters and take its own; keep them where that fit fails."""
+        evaluations = 0
+        # It shares the kernel and the mean.
+        noise = float(self.noise.detach())
+        ordinary = GaussianGP(self.train_X, self.train_y, kernel=self.kernel, mean=self.mean, noise=noise)
+        ordinary.raw_noise.requires_grad_(self.raw_noise.requires_grad)
+        with suppress(FitError, *NUMERICAL_ERRORS):  # squares of residuals may overflow
+            evaluations = ordinary.fit(max_iterations=max_iterations).evaluations
+            with torch.no_grad():
+                self.raw_noise.copy_(self.raw_noise_constraint.inverse_transform(ordinary.noise))
+        self.latent_moments = None
+        return evaluations
+
+    def _state(self) -> tuple[list[Tensor], Tensor | None]:
+        """A copy of the parameters, and the moments of q."""
+        return [parameter.detach().clone() for parameter in self.parameters()], self.latent_moments
+
+    def _restore(self, state: tuple[list[Tensor], Tensor | None]) -> None:
+        values, self.latent_moments = state
         with torch.no_grad():
-            model = self.in_float64()
-            q = model._solve(model.kernel_matrix())
-            trust = model._best_sites(q.mean, q.variance)[1].precision / model.largest_precision()
-            return trust.clamp(torch.finfo(self.train_y.dtype).tiny, 1.0).sqrt().to(self.train_y)
-
-    def training_terms(self) -> TrainingTerms:
-        """There are none.
-
-        Raises:
-            TypeError: always; what needs pseudo-data (leave-one-out, its objective, influence) is of ``RCGP`` alone.
-        """
-        name = type(self).__name__
-        raise TypeError(
-            f"{name} has no pseudo-data, so no leave-one-out or influence; choose its hyperparameters with {name}.fit()"
-        )
-
-    def in_float64(self) -> VariationalGP:
-        """This model, or a copy of it in double precision if it is in single."""
-        model: VariationalGP = super().in_float64()
-        return model
+            for parameter, value in zip(self.parameters(), values, strict=True):
+                parameter.copy_(value)
 
     def _conditioned_on(self) -> list[Tensor]:
         own = [parameter for name, parameter in self.named_parameters() if "." not in name]
@@ -175,18 +258,18 @@ class VariationalGP(RCGP):
             value, target = self._best_sites(q.mean, q.variance)
             return Step(sites, q, float(value - q.divergence), target)
 
-        trust = self.largest_precision().detach()
-        return ascend(take, self._first_step(take, trust), trust, _TOLERANCE * K.shape[0])
+        precision = self.largest_precision().detach()
+        return ascend(take, self._first_step(take, precision), precision, _TOLERANCE * K.shape[0])
 
-    def _first_step(self, take: Callable[[Sites], Step], trust: Tensor) -> Step:
-        """Where the last fit ended, or else an ordinary GP, which trusts all observations, if not their size."""
+    def _first_step(self, take: Callable[[Sites], Step], precision: Tensor) -> Step:
+        """The end of the last fit, or else an ordinary GP on clipped observations."""
         if self.latent_moments is not None:
             # It fails where negative precisions belong to other hyperparameters.
             with suppress(NotPositiveDefiniteError):
                 return take(self._best_sites(*self.latent_moments)[1])
         residual = self.residual()
         limit = _CLIP * robust_spread(residual)
-        return take(Sites(trust.expand_as(residual), trust * residual.clamp(-limit, limit)))
+        return take(Sites(precision.expand_as(residual), precision * residual.clamp(-limit, limit)))
 
     def _best_sites(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Sites]:
         """ℓ and the sites λ = −2 ∂ℓ/∂v, b = ∂ℓ/∂μ + λμ."""

@@ -1,10 +1,10 @@
-"""Data sets, outliers and protocols: what the experiments measure on, and nothing of how they model it.
+"""Data sets, contaminations and protocols, independent of any model.
 
 ``load(name)``                             a data set, from a verified file, OpenML or a generator
 ``Uniform()(X, y, rng)``                   training data with outliers, and the mask of the rows that are
 ``prepare(dataset, contamination, ...)``   one run of a benchmark, the same for the same arguments
 
-This room knows NumPy, and scikit-learn where something is downloaded; it imports nothing else of the package.
+This room imports NumPy, scikit-learn for downloads, and nothing else of the package.
 """
 
 from rcgp_paper.data.contamination import (
@@ -19,9 +19,8 @@ from rcgp_paper.data.contamination import (
     StudentT,
     Uniform,
 )
-from rcgp_paper.data.datasets import Dataset, load, names, unavailable
+from rcgp_paper.data.datasets import DataError, Dataset, load, names, unavailable
 from rcgp_paper.data.protocols import PROTOCOLS, InitialHyperparameters, Problem, Split, prepare, protocol_data, split
-from rcgp_paper.data.sources import DataError
 
 __all__ = [
     "CONTAMINATIONS",

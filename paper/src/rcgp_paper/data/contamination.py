@@ -1,9 +1,8 @@
-"""Outliers made on purpose, so that a method's robustness can be measured where the right answer is known.
+"""Artificial outliers, to measure robustness where the truth is known.
 
-A contamination is a small frozen object that is called with training data and a NumPy generator and returns altered
-copies and the mask of the rows it altered. The paper's three follow its appendix; with ``published=True`` they follow
-the authors' published experiment instead, draw by draw, where it differs. σ is always the standard deviation of y
-before contamination. All cost O(nd), but for the published ``Focused``, which sorts: O(nd log n).
+A contamination maps training data and a NumPy generator to altered copies and the mask of the altered rows. The paper's
+three follow its appendix; with ``published=True`` they follow the authors' published experiment, draw by draw. σ is
+the standard deviation of y before contamination. All cost O(nd), the published ``Focused`` O(nd log n).
 """
 
 from __future__ import annotations
@@ -17,19 +16,11 @@ from typing import SupportsFloat
 import numpy as np
 import numpy.typing as npt
 
-from rcgp_paper.data.sources import FloatArray
+from rcgp_paper.data.datasets import FloatArray
 
 __all__ = [
-    "CONTAMINATIONS",
-    "Asymmetric",
-    "Burst",
-    "Clean",
-    "Constant",
-    "Contaminated",
-    "Contamination",
-    "Focused",
-    "StudentT",
-    "Uniform",
+    *("CONTAMINATIONS", "Asymmetric", "Burst", "Clean", "Constant"),
+    *("Contaminated", "Contamination", "Focused", "StudentT", "Uniform"),
 ]
 
 BoolArray = npt.NDArray[np.bool_]
@@ -52,16 +43,10 @@ class Contaminated:
 
 
 class Contamination(ABC):
-    """What every contamination is: ``contamination(X, y, rng)`` gives :class:`Contaminated`."""
+    """Base class: ``contamination(X, y, rng)`` returns :class:`Contaminated`."""
 
     def __call__(self, X: npt.ArrayLike, y: npt.ArrayLike, rng: np.random.Generator) -> Contaminated:
-        """Contaminated copies of the data.
-
-        Args:
-            X: ``n x d`` finite inputs. They are not changed.
-            y: ``n`` finite targets. They are not changed.
-            rng: the generator that all random choices come from.
-        """
+        """Contaminated copies of ``n x d`` finite inputs and ``n`` finite targets; all draws come from rng."""
         inputs, targets = _checked_copies(X, y)
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")
@@ -72,7 +57,7 @@ class Contamination(ABC):
 
     @abstractmethod
     def _alter(self, X: FloatArray, y: FloatArray, rng: np.random.Generator) -> RowArray:
-        """Writes outliers into X and y, which belong to it, and gives the rows it wrote."""
+        """Write outliers into X and y in place and return their rows."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +70,7 @@ class Clean(Contamination):
 
 @dataclass(frozen=True)
 class _OfShare(Contamination):
-    """A contamination of a share of the rows; ``int(share · n)`` of them, as in the authors' experiment."""
+    """A contamination of a share of the rows: ``int(share · n)`` of them, as in the authors' experiment."""
 
     share: float = 0.1
 
@@ -114,9 +99,7 @@ class Uniform(_OfShare):
     Of an odd number of rows the odd one goes up.
 
     Args:
-        share: the share of rows that become outliers.
-        published: as in the authors' experiment: one draw decides side and size, so that the sides are equal only on
-            average.
+        published: as in the authors' experiment: one draw decides side and size, so the sides are equal on average.
     """
 
     published: bool = False
@@ -127,7 +110,7 @@ class Uniform(_OfShare):
         if self.published:
             u = rng.uniform(0.0, 12.0 * sd, size=rows.size)
             below, above = u[u < 6.0 * sd], u[u >= 6.0 * sd]
-            # The rows are in random order, so that giving the first ones the negative shifts favours none.
+            # The rows are in random order: the first ones may have the negative shifts.
             y[rows] += np.concatenate([-below - 3.0 * sd, above - 6.0 * sd + 3.0 * sd])
         else:
             side = np.where(np.arange(rows.size) < rows.size // 2, -1.0, 1.0)
@@ -140,7 +123,6 @@ class Asymmetric(_OfShare):
     """Shifts to one side: the chosen rows get −U(3σ, 9σ).
 
     Args:
-        share: the share of rows that become outliers.
         published: as in the authors' experiment, where a coin decides for all rows together whether they go up instead.
     """
 
@@ -159,13 +141,12 @@ class Asymmetric(_OfShare):
 
 @dataclass(frozen=True)
 class Focused(_OfShare):
-    """A cluster of outliers in the midst of the inputs, about ``depth``·σ below the middle of the targets.
+    """A cluster of outliers at the median input, about ``depth``·σ below the median target.
 
     The chosen rows are replaced. With m_j the median and a_j the median absolute deviation of column j, and a separate
     u ~ U(0, 1) for each number, they become x_j = m_j + 0.1 a_j u and y = median(y) − depth·σ + 0.1 a_y u.
 
     Args:
-        share: the share of rows that become outliers.
         published: as in the authors' experiment: x_j = m_j + 0.1 d a_j (u − 1/2) and y = M − depth·σ − 0.1 a_y u, where
             M is the median of y over the d rows that supply the medians m_j (of an even number of rows, the upper one).
         depth: how many σ the cluster lies below. Paper and published code have 3; the published results are those of 4.
@@ -201,7 +182,6 @@ class StudentT(_OfShare):
     """Heavy-tailed noise: the chosen rows get σ·t, with t from Student's distribution.
 
     Args:
-        share: the share of rows that get it.
         df: its degrees of freedom. With 2 or fewer the noise has no variance.
     """
 
@@ -223,7 +203,6 @@ class Constant(_OfShare):
     """A stuck sensor: a run of consecutive rows all report the same value.
 
     Args:
-        share: the share of rows in the run.
         value: what they report, in the units of y. ``None``: the last reading before the run.
     """
 
@@ -237,18 +216,14 @@ class Constant(_OfShare):
     def _alter(self, X: FloatArray, y: FloatArray, rng: np.random.Generator) -> RowArray:
         rows = self._consecutive(y.size, rng, earliest=1)
         if rows.size > 0:
-            # A run that takes every row has no reading before it: it sticks at its own first one.
+            # A run of every row has no reading before it: it sticks at its own first one.
             y[rows] = y[max(int(rows[0]) - 1, 0)] if self.value is None else self.value
         return rows
 
 
 @dataclass(frozen=True)
 class Burst(_OfShare):
-    """A disturbance of some length: a run of consecutive rows, all shifted by U(3σ, 9σ) to one random side.
-
-    Args:
-        share: the share of rows in the run.
-    """
+    """A disturbance of some length: a run of consecutive rows, all shifted by U(3σ, 9σ) to one random side."""
 
     def _alter(self, X: FloatArray, y: FloatArray, rng: np.random.Generator) -> RowArray:
         rows = self._consecutive(y.size, rng)
@@ -281,9 +256,9 @@ def _median_absolute_deviation(X: FloatArray) -> FloatArray:
 def _middle_rows(X: FloatArray) -> RowArray:
     """For each column the row in the middle when sorted by it, ``d``.
 
-    Where values repeat, as in most columns of the benchmark data, several rows could be named, with quite different y,
-    and NumPy's choice for float64 depends on the processor's vector instructions. The sort for long doubles is the
-    plain one everywhere, and the one that the authors' processor used.
+    Where values repeat, as in most columns of the benchmark data, several rows qualify, with quite different y, and
+    NumPy's choice for float64 depends on the processor's vector instructions. The sort for long doubles is the same
+    everywhere, and the one that the authors' processor used.
     """
     order: RowArray = np.argsort(X.astype(np.longdouble), axis=0)
     middle: RowArray = order[X.shape[0] // 2]
@@ -291,7 +266,7 @@ def _middle_rows(X: FloatArray) -> RowArray:
 
 
 def _checked_copies(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """The data as float64 copies, after a look at shapes and values."""
+    """The data as float64 copies, shapes and values checked."""
     inputs, targets = np.array(X, dtype=np.float64), np.array(y, dtype=np.float64)
     if inputs.ndim != 2 or 0 in inputs.shape:
         raise ValueError(f"X must have n rows and d columns, at least one of each, got shape {inputs.shape}")

@@ -1,4 +1,4 @@
-"""How a data set becomes a problem: which rows train, which test, how they are scaled, and what is contaminated.
+"""Protocols that turn a data set into a problem: split, scaling and contamination.
 
 Two protocols, because the paper's text and the authors' published experiment differ:
 
@@ -28,8 +28,7 @@ from rcgp_paper.data.contamination import (
     RowArray,
     Uniform,
 )
-from rcgp_paper.data.datasets import Dataset, load
-from rcgp_paper.data.sources import FloatArray
+from rcgp_paper.data.datasets import Dataset, FloatArray, load
 
 __all__ = ["PROTOCOLS", "InitialHyperparameters", "Problem", "Split", "prepare", "protocol_data", "split"]
 
@@ -44,13 +43,7 @@ _TEST_SHARE = 0.1
 
 
 class InitialHyperparameters(TypedDict):
-    """Starting values that the published protocol draws, each from Gamma(5, scale 0.2), which has mean 1.
-
-    Keys:
-        variance: the kernel's output scale.
-        lengthscales: ``d`` lengthscales.
-        noise: the noise variance.
-    """
+    """Starting values of the published protocol: output scale, ``d`` lengthscales and noise, each Gamma(5, 0.2)."""
 
     variance: float
     lengthscales: FloatArray
@@ -59,15 +52,12 @@ class InitialHyperparameters(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A data set in two parts, scaled as the protocol says, nothing contaminated.
+    """A data set in two parts, scaled by the protocol and clean.
 
     Attributes:
-        train_X: ``n x d`` training inputs.
-        train_y: ``n`` training targets.
-        test_X: ``t x d`` test inputs.
-        test_y: ``t`` test targets.
-        train_rows: ``n`` rows of the data set that train.
-        test_rows: ``t`` rows of the data set that test.
+        train_X, train_y: ``n x d`` inputs and ``n`` targets.
+        test_X, test_y: ``t x d`` inputs and ``t`` targets.
+        train_rows, test_rows: ``n`` and ``t`` rows of the data set.
     """
 
     train_X: FloatArray
@@ -113,12 +103,11 @@ def prepare(
     *,
     home: str | os.PathLike[str] | None = None,
 ) -> Problem:
-    """One run of a benchmark, the same whenever it is asked for with the same arguments.
+    """One run of a benchmark, reproducible from its arguments.
 
     Args:
         dataset: a name for :func:`rcgp_paper.data.load`, or the data themselves.
-        contamination: one of :data:`CONTAMINATIONS` by its name, with the strength that the protocol gives it, or a
-            contamination of your own choice, used as it is.
+        contamination: a name of :data:`CONTAMINATIONS`, with the protocol's strength, or any contamination.
         protocol: ``"paper"`` or ``"published"``; the latter knows ``clean``, ``uniform``, ``asymmetric``, ``focused``.
         index: the repetition, counted from 0.
         home: the folder of data files, as for :func:`rcgp_paper.data.load`.
@@ -166,7 +155,7 @@ def protocol_data(name: str, protocol: str) -> str:
 
 
 def _split(dataset: Dataset, protocol: str, index: int) -> tuple[Split, np.random.Generator]:
-    """The split, and the generator that drew it, from which the contamination is to be drawn next."""
+    """The split, and its generator, which draws the contamination next."""
     _check(protocol, index)
     published = protocol == "published"
     rng = np.random.default_rng(_PUBLISHED_SPLIT_SEED if published else index)

@@ -1,14 +1,13 @@
-"""The paper's experiments: what to run, the records of what was run, and running what is missing.
+"""The paper's experiments: configurations, records of finished runs, and the runner of missing ones.
 
 ``records``       append-only JSON lines, one for each finished run
-``runner``        what is not recorded yet, in parallel; may be killed and goes on where it stopped
+``runner``        runs what has no record yet, in parallel; resumes where it was killed
 ``methods``       the models that are compared, fitted to a problem
 ``scores``        of predictive distributions
-``tables``        the paper's tables
+``tables``        the paper's tables, and the numbers that it prints
 ``figures``       the paper's figures, as numbers
-``sparse``        the figure of sparse models, which is made of many runs
 ``optimisation``  Bayesian optimisation: figures, and a table of all their runs
-``paper_values``  the numbers that the paper prints
+``trials``        its functions, models and loop; imports BoTorch
 """
 
 from collections.abc import Mapping
@@ -35,8 +34,5 @@ __all__ = [
 
 #: Every experiment by its name.
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
-    {
-        experiment.name: experiment
-        for experiment in (TABLE_1, TABLE_2, TABLE_C_LOO, TABLE_SPARSE, *FIGURES, *FIGURES_BO, TABLE_BO)
-    }
+    {each.name: each for each in (TABLE_1, TABLE_2, TABLE_C_LOO, TABLE_SPARSE, *FIGURES, *FIGURES_BO, TABLE_BO)}
 )

@@ -2,33 +2,30 @@
 
 Four functions, scaled as in the authors' experiment, are minimised from 5 points by 50 steps. Each evaluation, the
 first five too, is an outlier with probability 0.2: larger by U(1, 2). All methods of a repetition have the same first
-points and the same outliers: the i-th evaluation is one for all of them or for none.
+points and the same outliers.
 
 GP is BoTorch's ``SingleTaskGP``, RCGP our ``SingleTaskRCGP``, both by their defaults and ``fit_gpytorch_mll``. Beside
-them stand RCGP as the paper has it (prior mean zero, weights centred on it, c = 1 or, for Branin, 2, no priors) and the
-t-GP of the other tables, which learns its degrees of freedom. The search for the maximum of the acquisition function is
-the same for all, and so is what it takes for the best value so far.
+them: RCGP as in the paper (prior mean zero, weights centred on it, c = 1 or, for Branin, 2, no priors) and the t-GP of
+the other tables, which learns its degrees of freedom.
 
-No run is made twice: each figure has runs of its own, and the table shows those of all figures beside its own, PI
-without outliers.
+Each figure has runs of its own. The table shows those of all figures, and its own: PI without outliers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from rcgp.training import FitError
-from rcgp_paper.baselines import StudentTGP
-from rcgp_paper.experiments.records import Config
+from rcgp_paper.experiments.records import Config, Record
 from rcgp_paper.experiments.runner import Experiment, Options
 
-__all__ = ["FIGURES_BO", "FUNCTION_TITLES", "METHOD_TITLES", "TABLE_BO"]
+__all__ = ["FIGURES_BO", "FUNCTION_TITLES", "METHOD_TITLES", "TABLE_BO", "clock_time", "cumulative_regret", "longest"]
 
 #: What the functions are called.
 FUNCTION_TITLES: Mapping[str, str] = MappingProxyType(
@@ -70,18 +67,23 @@ def _configs(acquisition: str, outliers: bool, options: Options) -> list[Config]
 
 def _run(config: Config) -> dict[str, Any]:
     """One method minimises one function: regret and seconds of each step."""
-    from rcgp_paper.experiments.problems import FUNCTIONS, Contamination
-    from rcgp_paper.experiments.trials import minimise
+    # Here, because importing BoTorch is slow and changes settings of the linear algebra.
+    from rcgp_paper.experiments import trials
 
-    function = FUNCTIONS[config["function"]]
+    function = trials.FUNCTIONS[config["function"]]
+    fits = {
+        "gp": trials.fit_gp,
+        "rcgp": trials.fit_rcgp,
+        "rcgp_paper": trials.fit_rcgp_as_in_paper(function.threshold),
+        "t-gp": trials.fit_student_t,
+    }
     # A stream for each function and repetition. First points before outliers: both are the same for all methods.
-    seed = 1000 * list(FUNCTIONS).index(config["function"]) + config["index"]
+    seed = 1000 * list(trials.FUNCTIONS).index(config["function"]) + config["index"]
     generator = torch.Generator().manual_seed(seed)
     first = torch.rand(_FIRST, 2, dtype=torch.float64, generator=generator)
-    contamination = Contamination(generator, probability=_PROBABILITY if config["outliers"] else 0.0)
-    trial = minimise(
-        function, _fit_of(config), config["acquisition"], first, config["steps"], contamination, 1000 * seed
-    )
+    contamination = trials.Contamination(generator, probability=_PROBABILITY if config["outliers"] else 0.0)
+    fit, acquisition = fits[config["method"]], config["acquisition"]
+    trial = trials.minimise(function, fit, acquisition, first, config["steps"], contamination, 1000 * seed)
     regret = [value - function.minimum for value in trial.values]
     return {
         "first_regret": regret[:_FIRST],
@@ -95,32 +97,6 @@ def _run(config: Config) -> dict[str, Any]:
         "outlier": trial.outlier,
         "suspected": trial.suspected,
     }
-
-
-def _fit_of(config: Config) -> Any:
-    """What fits the model of a method."""
-    from rcgp_paper.experiments import trials
-    from rcgp_paper.experiments.problems import FUNCTIONS
-
-    fits = {
-        "gp": trials.fit_gp,
-        "rcgp": trials.fit_rcgp,
-        "rcgp_paper": trials.fit_rcgp_as_in_paper(FUNCTIONS[config["function"]].threshold),
-        "t-gp": _fit_student_t,
-    }
-    return fits[config["method"]]
-
-
-def _fit_student_t(X: Tensor, Y: Tensor) -> tuple[Any, bool]:
-    """The t-GP of the tables, with the sample mean as its prior mean."""
-    from rcgp_paper.experiments.trials import ModelOf
-
-    model = StudentTGP(X, Y.squeeze(-1))
-    try:
-        well = model.fit().converged
-    except FitError:
-        well = False
-    return ModelOf(model), well
 
 
 def _experiment(name: str, title: str, acquisition: str, outliers: bool) -> Experiment:
@@ -137,3 +113,22 @@ FIGURES_BO = (
 TABLE_BO = _experiment(
     "table_bo", "Bayesian optimisation in numbers: all runs of the figures, and PI without outliers", "pi", False
 )
+
+
+def longest(records: Sequence[Record]) -> list[Record]:
+    """The runs with the most steps."""
+    most = max(record.config["steps"] for record in records)
+    return [record for record in records if record.config["steps"] == most]
+
+
+def cumulative_regret(record: Record) -> NDArray[np.float64]:
+    """After each step, the first points not counted."""
+    total: NDArray[np.float64] = np.cumsum(np.asarray(record.values["regret"], dtype=np.float64))
+    return total
+
+
+def clock_time(record: Record) -> NDArray[np.float64]:
+    """Seconds of fits and acquisition after each step."""
+    parts = [np.asarray(record.values[key], dtype=np.float64) for key in ("fit_seconds", "acquisition_seconds")]
+    total: NDArray[np.float64] = np.cumsum(parts[0] + parts[1])
+    return total

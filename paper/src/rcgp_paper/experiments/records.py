@@ -1,8 +1,7 @@
-"""Records of finished runs: append-only JSON lines that a killed process cannot spoil.
+"""Records of finished runs: append-only JSON lines that survive a killed process.
 
-Each line is one finished run: its configuration, what came out and how long it took. A run that has a line is never
-repeated; a line that a crash cut short is set aside, and its run made again. Reading writes nothing, so it may happen
-while another process appends; whoever appends holds the lock.
+Each line is one finished run: its configuration, values and time. A recorded run is never repeated; a line that a crash
+cut short is set aside, and its run repeated. Reading writes nothing and needs no lock; appending does.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rcgp.saving import write_whole
@@ -40,13 +40,13 @@ class Record:
 
     Attributes:
         experiment: name of the table or figure.
-        config: what was run: data, contamination, method, protocol, index of the repetition …
-        values: what came out. A number that is not finite is written as null, and null is read as nan.
+        config: data, contamination, method, protocol, index of the repetition …
+        values: the results. A number that is not finite is written as null, and null is read as nan.
         seconds: wall time of the whole run.
-        versions: of the libraries that decide on numbers.
-        time: when it finished, in UTC.
-        seed: what decides on the random draws of the run.
-        code: a short hash of the package's source at that time.
+        versions: of the libraries that influence numbers.
+        time: of its end, in UTC.
+        seed: of its random draws.
+        code: a short hash of the source.
         machine: ``cores``, and ``memory`` in GiB.
     """
 
@@ -62,44 +62,46 @@ class Record:
 
     @property
     def key(self) -> str:
-        """What tells this run from all others."""
+        """The configuration as text."""
         return key_of(self.config)
 
 
+_TYPES: Mapping[str, Any] = MappingProxyType(
+    {
+        "experiment": str,
+        "config": dict,
+        "values": dict,
+        "seconds": int | float,
+        "versions": dict,
+        "time": str,
+        "seed": int,
+        "code": str,
+        "machine": dict,
+    }
+)
+
+
 def key_of(config: Config) -> str:
-    """A configuration as text that is the same for equal ones."""
+    """A configuration as text, the same for equal ones."""
     return json.dumps(config, sort_keys=True, ensure_ascii=False)
 
 
 class RecordFile:
-    """The records of one experiment in one file.
-
-    Args:
-        path: the file; made, with its folder, by the first record.
-    """
+    """The records of one experiment in one file, created with its folder by the first record."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def read(self) -> tuple[list[Record], list[str]]:
-        """All records, the last of each configuration, and notices about lines that are none. Writes nothing."""
-        records: dict[str, Record] = {}
-        whole, broken = 0, 0
-        for line in self._lines():
-            record = _parsed(line)
-            if record is None:
-                broken += 1
-            else:
-                whole += 1
-                records[record.key] = record
-        notices = [f"{self.path}: {_lines_told(broken)} left out; {whole} read"] if broken else []
-        return list(records.values()), notices
+        """The last record of each configuration, and notices about broken lines. Writes nothing."""
+        parsed = [_parsed(line) for line in self._lines()]
+        whole = [record for record in parsed if record is not None]
+        broken = len(parsed) - len(whole)
+        notices = [f"{self.path}: {_broken_lines(broken)} left out; {len(whole)} read"] if broken else []
+        return list({record.key: record for record in whole}.values()), notices
 
     def set_aside(self) -> list[str]:
-        """Move broken lines to a file ``….damaged`` beside this one, and tell of it; every whole line stays.
-
-        Only for who holds the lock: what another process appends meanwhile would be lost.
-        """
+        """Move broken lines to a file ``….damaged`` beside this one; returns notices. Needs the lock."""
         lines = self._lines()
         broken = [line for line in lines if _parsed(line) is None]
         if not broken:
@@ -111,7 +113,7 @@ class RecordFile:
             os.fsync(file.fileno())
         kept = [_ended(line) for line in lines if _parsed(line) is not None]
         write_whole(self.path, b"".join(kept))
-        return [f"{self.path}: {_lines_told(len(broken))} set aside in {aside.name}; {len(kept)} kept"]
+        return [f"{self.path}: {_broken_lines(len(broken))} set aside in {aside.name}; {len(kept)} kept"]
 
     def append(self, record: Record) -> None:
         """Add a record; when this returns it is on disk."""
@@ -122,7 +124,7 @@ class RecordFile:
         with open(self.path, "ab+") as file:
             if file.seek(0, os.SEEK_END) > 0:
                 file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # the last line was cut short: do not become part of it
+                if file.read(1) != b"\n":  # the last line was cut short: do not extend it
                     line = b"\n" + line
             file.write(line)
             file.flush()
@@ -130,16 +132,12 @@ class RecordFile:
 
     @contextmanager
     def locked(self) -> Iterator[list[str]]:
-        """Hold the file for this process alone, by a lock on ``….lock`` that ends with the process however it ends.
+        """Hold ``….lock``, which the system releases when the process ends; raises LockedError if another holds it.
 
-        Where the system has no such locks (Windows, some network folders) nothing is held; the notices that this gives
-        then say so.
-
-        Raises:
-            LockedError: if another process holds it.
+        Yields notices: where the system has no such locks (Windows, some network folders), nothing is held.
         """
-        told = f"another process is running {self.path.stem} in {str(self.path.parent)!r}: wait for its end"
-        with _held(self.path.with_name(self.path.name + ".lock"), told) as notices:
+        message = f"another process is running {self.path.stem} in {str(self.path.parent)!r}: wait for its end"
+        with _held(self.path.with_name(self.path.name + ".lock"), message) as notices:
             yield notices
 
     def __iter__(self) -> Iterator[Record]:
@@ -151,83 +149,64 @@ class RecordFile:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder for one command that runs several experiments: two would meet in each of them, and both fail.
-
-    Raises:
-        LockedError: if another process holds it.
-    """
-    told = f"another 'rcgp reproduce' is at work in {str(folder)!r}: wait for its end, or give another folder"
-    with _held(folder / "reproduce.lock", told):
+    """Hold a folder for one command that runs several experiments; raises LockedError if another holds it."""
+    message = f"another 'rcgp reproduce' is at work in {str(folder)!r}: wait for its end, or give another folder"
+    with _held(folder / "reproduce.lock", message):
         yield
 
 
 @contextmanager
-def _held(path: Path, told: str) -> Iterator[list[str]]:
-    """A lock file, made and removed; gives a notice where files cannot be locked."""
+def _held(path: Path, message: str) -> Iterator[list[str]]:
+    """Create, lock and finally remove a lock file; yields a notice where files cannot be locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, notices = _lock(path, told)
+    handle = _lock(path, message)
+    unable = f"files cannot be locked in {str(path.parent)!r}: do not run this twice at the same time"
     try:
-        yield notices
+        yield [unable] if handle is None else []
     finally:
         if handle is not None:
-            # While it is held: whoever opened the file in between finds that it is gone, and makes another.
+            # Removed while held: a process that opened it in between finds it gone and creates another.
             path.unlink(missing_ok=True)
             os.close(handle)
 
 
-def _lock(path: Path, told: str) -> tuple[int | None, list[str]]:
-    """The open and locked file of that name; None, and a notice, where files cannot be locked."""
-    unable = [f"files cannot be locked in {str(path.parent)!r}: do not run this twice at the same time"]
+def _lock(path: Path, message: str) -> int | None:
+    """The handle of the locked file; None where files cannot be locked."""
     if not _HAS_LOCKS:
-        return None, unable
+        return None
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             flock(handle, LOCK_EX | LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            raise LockedError(told) from None
+            raise LockedError(message) from None
         except OSError:
             os.close(handle)
             path.unlink(missing_ok=True)
-            return None, unable
-        try:
+            return None
+        with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
-                return handle, []
-        except FileNotFoundError:
-            pass
-        os.close(handle)  # its holder removed it before it was ours
+                return handle
+        os.close(handle)  # its holder removed it before we locked it
 
 
 def _parsed(line: bytes) -> Record | None:
-    """The record in a line; None where there is none. What is unknown is ignored, what is optional may be missing."""
+    """The record in a line; None if broken. Unknown fields are ignored, optional ones may be missing."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(fields, dict):
         return None
-    needed = (("experiment", str), ("config", dict), ("values", dict))
-    if not all(isinstance(fields.get(name), kind) for name, kind in needed):
+    known = {name: fields[name] for name, kind in _TYPES.items() if isinstance(fields.get(name), kind)}
+    if not known.keys() >= {"experiment", "config", "values"}:
         return None
-    optional = (
-        ("seconds", int | float),
-        ("versions", dict),
-        ("time", str),
-        ("seed", int),
-        ("code", str),
-        ("machine", dict),
-    )
-    return Record(
-        experiment=fields["experiment"],
-        config=fields["config"],
-        values=_numbers(fields["values"]),
-        **{name: fields[name] for name, kind in optional if isinstance(fields.get(name), kind)},
-    )
+    return Record(**{**known, "values": _numbers(known["values"])})
 
 
 def _finite(value: Any) -> Any:
-    """A value for JSON, which knows no infinities and no nan: they become None."""
+    """A value for JSON, where numbers that are not finite become None."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -236,7 +215,7 @@ def _finite(value: Any) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-    """A value from JSON: None becomes nan, so that it can stand among numbers."""
+    """A value from JSON, where None becomes nan."""
     if isinstance(value, dict):
         return {name: _numbers(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -248,5 +227,5 @@ def _ended(line: bytes) -> bytes:
     return line if line.endswith(b"\n") else line + b"\n"
 
 
-def _lines_told(count: int) -> str:
+def _broken_lines(count: int) -> str:
     return f"{count} broken line{'s' if count > 1 else ''}"

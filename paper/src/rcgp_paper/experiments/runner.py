@@ -1,7 +1,4 @@
-"""Running an experiment: what is not recorded yet, in parallel, one thread to a process.
-
-A run may be killed at any time. Finished runs are on disk and are not repeated; a run that was under way is made again.
-"""
+"""Runs the missing part of an experiment in parallel, one thread to a process, and may be killed at any time."""
 
 from __future__ import annotations
 
@@ -28,32 +25,33 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
+import rcgp
 from rcgp_paper.experiments.records import Config, Record, RecordFile, key_of
 
 __all__ = ["Experiment", "Failure", "Options", "Progress", "code_state", "configs_of", "run_experiment", "runs_to_make"]
 
-#: So many processes may die one after the other, with no run finished between, before an experiment is given up.
+#: An experiment is given up after this many deaths of processes in a row, with no run finished in between.
 _MOST_DEATHS = 5
 
-#: Seconds after which it is told how far an experiment is, although no run has ended.
+#: Seconds between reports of progress while no run ends.
 _TICK = 5.0
 
-#: The rooms of the package that have a say in what comes out of a run.
+#: The rooms of both packages that influence the values of a run.
 _ROOMS = ("baselines", "botorch", "core", "data", "experiments", "models", "training", "weights")
 
-#: Told the number of finished runs and of all runs.
+#: Called with the number of finished runs and of all runs.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How much to run.
+    """The amount to run.
 
     Attributes:
         protocol: ``"paper"``, the text of the paper, or ``"published"``, the authors' experiment.
         splits: repetitions of each configuration.
-        quick: a small part of everything, to see that it works.
-        methods: only the runs of these methods, where each run is of one; ``None`` is all.
+        quick: a small part of everything, as a check.
+        methods: of the runs of a single method, only these; ``None`` is all.
     """
 
     protocol: str = "paper"
@@ -74,9 +72,9 @@ class Experiment:
         name: as the command line calls it.
         title: one line.
         configs: all runs for given options; each a dictionary of plain values.
-        run: makes one of them and gives its values, also plain.
-        most_jobs: at most this many processes at a time, for one that measures time; ``None`` is as many as asked for.
-        data_of: the data set that a run reads, as :func:`rcgp_paper.data.load` calls it; ``None`` where it reads none.
+        run: makes one of them and returns its values, also plain.
+        most_jobs: limit of processes at a time, for an experiment that measures time.
+        data_of: the data set that a run loads by :func:`rcgp_paper.data.load`, or ``None``.
     """
 
     name: str
@@ -104,22 +102,20 @@ def run_experiment(
     redo: str | None = None,
     without: Collection[str] = (),
 ) -> tuple[list[Record], list[Failure], list[str]]:
-    """Make every run that has no record yet, or make recorded ones again.
+    """Make every run that has no record yet, or repeat recorded ones.
 
     Args:
         experiment: what to run.
-        options: how much of it.
-        folder: where ``NAME.jsonl`` is.
+        options: the amount.
+        folder: of the file ``NAME.jsonl``.
         jobs: processes, each with one thread.
-        progress: told after each run, and every few seconds while none ends.
-        redo: a method, or ``"all"``. Whatever the options say, its recorded runs are made again and nothing else: those
-            of other code than this, so that a redo that was interrupted goes on; if there are none, all of them. The
-            old records stay in the file, but of two the newer counts.
-        without: data sets that cannot be had: runs that read one of them are not begun and are no failures.
+        progress: called after each run, and every few seconds while none ends.
+        redo: a method, or ``"all"``: repeat its recorded runs and nothing else, whatever the options. Only those of
+            other code, so that an interrupted redo continues; if there are none, all. The newer record counts.
+        without: missing data sets; runs that load one of them are left out and are no failures.
 
     Returns:
-        The records of the configurations asked for, old and new; the runs that failed, which stay without a new
-        record; and notices.
+        The records, old and new; the runs that failed, which get no record; and notices.
 
     Raises:
         LockedError: if another process runs the same experiment in the same folder.
@@ -148,11 +144,9 @@ def run_experiment(
 
 
 def configs_of(experiment: Experiment, options: Options) -> list[Config]:
-    """All runs for given options. Where a run is not of one method, the choice of methods changes nothing."""
-    configs = experiment.configs(options)
-    if options.methods is None:
-        return list(configs)
-    return [config for config in configs if "method" not in config or config["method"] in options.methods]
+    """All runs for given options. The choice of methods does not apply to runs of several methods."""
+    chosen = options.methods
+    return [c for c in experiment.configs(options) if chosen is None or "method" not in c or c["method"] in chosen]
 
 
 def runs_to_make(experiment: Experiment, options: Options, folder: Path, redo: str | None = None) -> list[Config]:
@@ -164,11 +158,11 @@ def runs_to_make(experiment: Experiment, options: Options, folder: Path, redo: s
 def _wanted(
     experiment: Experiment, options: Options, known: Mapping[str, Record], redo: str | None
 ) -> tuple[list[Config], list[Config]]:
-    """The configurations asked for, and those of them that are to be run."""
+    """The configurations asked for, and those to run."""
     if redo is None:
         wanted = configs_of(experiment, options)
         return wanted, [config for config in wanted if key_of(config) not in known]
-    # Records of a method that is gone stay in the file and are not made again.
+    # Records of a method that no longer exists stay in the file and are not repeated.
     methods = {config.get("method") for config in experiment.configs(Options())}
     chosen = [record for record in known.values() if redo in ("all", record.config.get("method"))]
     chosen = [record for record in chosen if record.config.get("method") in methods or redo != "all"]
@@ -178,12 +172,9 @@ def _wanted(
 
 
 def _outcomes(experiment: Experiment, configs: Sequence[Config], jobs: int) -> Iterator[Record | Failure | None]:
-    """What comes of each run, as it comes, and None now and then while nothing comes.
+    """The outcome of each run as it ends, and None now and then while none ends.
 
-    Runs whose process dies are failures, and the others go on in new processes.
-
-    This ends: each death uses up the runs that were under way, and after several without a finished run between them no
-    more are begun.
+    Runs whose process dies are failures, and the others continue in new processes, unless several die in a row.
     """
     waiting, deaths = deque(configs), 0
     while waiting and deaths < _MOST_DEATHS:
@@ -199,7 +190,7 @@ def _outcomes(experiment: Experiment, configs: Sequence[Config], jobs: int) -> I
 
 @dataclass(frozen=True)
 class _Died:
-    """A process of the pool was killed while these runs were under way: nobody knows in which of them."""
+    """A process of the pool was killed in one of these runs."""
 
     configs: list[Config]
 
@@ -207,15 +198,15 @@ class _Died:
 def _outcomes_of_pool(
     experiment: Experiment, waiting: deque[Config], jobs: int
 ) -> Iterator[Record | Failure | _Died | None]:
-    """Take runs from those that wait until none is left or a process dies, which is then the last outcome."""
-    # Started anew and not forked, since a fork inherits the state of torch's threads.
+    """Make waiting runs until none is left or a process dies, which is then the last outcome."""
+    # Not forked: a fork inherits the state of torch's threads.
     context = multiprocessing.get_context("spawn")
     lifeline, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_prepare_worker, initargs=(lifeline,))
     pending: dict[Future[Record | Failure], Config] = {}
     try:
         while waiting or pending:
-            # No more than are under way: when a process dies, these are lost and no others.
+            # No more than there are processes: when one dies, only these are lost.
             while waiting and len(pending) < jobs:
                 with _interrupts_held():
                     future = pool.submit(_run_one, experiment, waiting[0])
@@ -230,10 +221,10 @@ def _outcomes_of_pool(
     except BrokenProcessPool:
         lost = [config for future, config in pending.items() if not future.done() or future.exception() is not None]
         yield from (future.result() for future, config in pending.items() if config not in lost)
-        # A death before any run was handed over counts for the next, or the same would happen for ever.
+        # A death before any run was submitted counts for the next one, or it would repeat for ever.
         yield _Died(lost or [waiting.popleft()])
     finally:
-        if pending:  # interrupted: nobody waits for these any more
+        if pending:  # interrupted
             held.close()
         pool.shutdown(cancel_futures=True)
         held.close()
@@ -242,7 +233,7 @@ def _outcomes_of_pool(
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back, in this thread and in processes that it starts meanwhile: those are told to stop otherwise."""
+    """Block Ctrl-C in this thread and in processes that it starts meanwhile, which stop by their lifeline."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -273,7 +264,7 @@ def _run_one(experiment: Experiment, config: Config) -> Record | Failure:
 
 
 def _prepare_worker(lifeline: Connection) -> None:
-    """One thread for each process, and an end to it when the other end of the lifeline is closed or its holder dies."""
+    """Use one thread, and exit when the other end of the lifeline is closed or its holder dies."""
     torch.set_num_threads(1)
     threadpool_limits(1)
     code_state()  # now: the source may change while the process runs
@@ -292,19 +283,19 @@ def _versions() -> dict[str, str]:
 
 
 def _machine() -> dict[str, float]:
-    """Cores, and where the system tells it the memory in GiB."""
+    """Cores, and memory in GiB where the system reports it."""
     machine: dict[str, float] = {"cores": os.cpu_count() or 1}
-    with suppress(AttributeError, ValueError, OSError):  # not on Windows
+    with suppress(AttributeError, ValueError, OSError):  # Windows
         machine["memory"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
     return machine
 
 
 @functools.cache
 def code_state() -> str:
-    """What tells the code that runs: a short hash of the names and contents of the source files that runs use."""
-    package = Path(__file__).parents[1]
+    """A short hash of the names and contents of the source files that runs use, of rcgp and of this package."""
     digest = hashlib.sha256()
-    for path in sorted(path for room in _ROOMS for path in (package / room).rglob("*.py")):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    for package in (Path(rcgp.__file__).parent, Path(__file__).parents[1]):
+        for path in sorted(path for room in _ROOMS for path in (package / room).rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:12]

@@ -1,7 +1,7 @@
-"""Scores of predictions against what was observed. Lower is better, but for coverage, which should be 0.95.
+"""Scores of predictive distributions. Lower is better; coverage should be 0.95.
 
-A prediction is a normal distribution for each observation, or a mixture of normals with one mean and several standard
-deviations, which Student-t noise around an uncertain function is.
+A prediction is a normal distribution for each observation, or a mixture of normals with one mean, as for Student-t
+noise around an uncertain function.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Numbers = NDArray[np.float64]
 # 97.5 % quantile of the standard normal distribution.
 _QUANTILE = 1.959963984540054
 
-# Halvings of the interval in which a quantile is looked for: to rounding error.
+# Halvings of the interval that contains a quantile: to rounding error.
 _HALVINGS = 60
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the scores need of the distributions that were predicted for n observations, each ``n``.
+    """The parts of n predictive distributions that the scores need, each ``n``.
 
     Attributes:
         mean: predicted means, which are the medians as well.
@@ -60,7 +60,7 @@ def scale_mixture_prediction(
 
     Args:
         y, mean: ``n``.
-        log_density: ``n`` log densities at y, from whoever knows them far out better than k normals do.
+        log_density: ``n`` log densities at y, which k normals do not give far out.
         weights: ``k``, with sum 1.
         stds: ``n x k``.
 

@@ -5,6 +5,7 @@ At the size at which a journal prints them, one or two columns wide: no letter i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,10 +16,11 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from rcgp_paper.experiments import Record
 from rcgp_paper.experiments.methods import TITLES
-from rcgp_paper.report.optimisation_figures import draw_optimisation
+from rcgp_paper.experiments.optimisation import FUNCTION_TITLES, METHOD_TITLES, clock_time, cumulative_regret, longest
 
 __all__ = ["DRAWINGS", "draw_figure"]
 
@@ -28,8 +30,12 @@ _GP, _RCGP, _SE, _BROWN, _POINTS, _OUTLIER = "#4daf4a", "#377eb8", "#ff7f00", "#
 _WIDE = 7.0
 _SMALL = 8.0
 
-#: What the bands around posterior means are.
 _INTERVAL = "95 % interval of f"
+
+#: Colour and style of each method's line in Bayesian optimisation: dashed what the paper does not have.
+_OPTIMISATION_LINES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"gp": (_GP, "-"), "rcgp": (_RCGP, "-"), "rcgp_paper": (_RCGP, "--"), "t-gp": (_SE, "-")}
+)
 
 Values = dict[str, Any]
 
@@ -54,7 +60,7 @@ def _synthetic(values: Values) -> Figure:
     axis.plot(values["truth_x"], values["truth"], color="black", linestyle="--", linewidth=0.8, label="truth")
     _band(axis, values["grid"], values["gp"], _GP, "GP")
     _band(axis, values["grid"], values["rcgp"], _RCGP, "RCGP")
-    axis.set(xlabel="x", ylabel="y", xlim=_span(values["grid"]))
+    axis.set(xlabel="x", ylabel="y", xlim=_range_of(values["grid"]))
     _legend_above(figure, axis, bands=_INTERVAL)
     return figure
 
@@ -91,21 +97,21 @@ def _weights(values: Values) -> Figure:
 def _varying_c(values: Values) -> Figure:
     """Figure 4: a panel for each variant of the method, a colour for each ε.
 
-    Curves that coincide lie one on the other as ever thinner lines, so that each is seen. The range is that of the
-    curves; outliers beyond it are arrows at the edge.
+    Ever thinner lines, so that curves that coincide are all visible. Outliers beyond the range of the curves are arrows
+    at the edge.
     """
     figure = Figure(figsize=(_WIDE, 3.8), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True)
     count = len(values["epsilon"])
     colours = colormaps["plasma"](np.linspace(0.9, 0.0, count))
     widths = np.linspace(3.2, 0.8, count)
-    low, high = _range_of([curve for panel in values["panels"] for curve in panel["curves"]])
+    low, high = _range_of([curve for panel in values["panels"] for curve in panel["curves"]], margin=0.1)
     for axis, panel in zip(axes, values["panels"], strict=True):
         _points(axis, values, (low, high))
         for epsilon, curve, colour, width in zip(values["epsilon"], panel["curves"], colours, widths, strict=True):
             axis.plot(values["grid"], curve, color=colour, linewidth=width, zorder=0.5, label=f"ε = {epsilon:g}")
         axis.set_title(panel["name"], fontsize=10)
-        axis.set(xlabel="x", xlim=_span(values["grid"]))
+        axis.set(xlabel="x", xlim=_range_of(values["grid"]))
     axes[0].set(ylabel="y", ylim=(low, high))
     _legend_above(figure, axes[0], columns=3)
     return figure
@@ -165,9 +171,7 @@ def _sparse(records: Sequence[Record]) -> Figure:
     for axis, (key, name) in zip(figure.subplots(1, 2), names.items(), strict=True):
         for method, colour, style in lines:
             runs = [[r.values[key][method] for r in records if r.config["n"] == size] for size in sizes]
-            mean, error = np.array([_mean_and_error(values) for values in runs]).T
-            axis.plot(sizes, mean, style, color=colour, marker="o", markersize=3, label=TITLES[method])
-            axis.fill_between(sizes, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
+            _mean_line(axis, sizes, runs, colour, TITLES[method], linestyle=style, marker="o", markersize=3)
         axis.set_xscale("log")
         axis.set_xticks(sizes, [f"{size}" for size in sizes])
         axis.minorticks_off()
@@ -177,11 +181,51 @@ def _sparse(records: Sequence[Record]) -> Figure:
     return figure
 
 
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error, zero for a single value."""
-    numbers = np.array(values, dtype=np.float64)
-    error = numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
-    return float(numbers.mean()), float(error)
+def draw_optimisation(records: Sequence[Record]) -> Figure:
+    """Bayesian optimisation: mean cumulative regret (above) and clock time (below) against the steps.
+
+    A column for each function. Only runs with as many steps as the longest: a quick look has fewer.
+    """
+    records = longest(records)
+    present = {record.config["function"] for record in records}
+    functions = [function for function in FUNCTION_TITLES if function in present]
+    figure = Figure(figsize=(_WIDE, 4.4), layout="constrained")
+    axes = figure.subplots(2, len(functions), sharex=True, squeeze=False)
+    several = False
+    for (top, bottom), function in zip(axes.T, functions, strict=True):
+        for method, (colour, style) in _OPTIMISATION_LINES.items():
+            found = [r for r in records if (r.config["function"], r.config["method"]) == (function, method)]
+            several = several or len(found) > 1
+            for axis, curve in ((top, cumulative_regret), (bottom, clock_time)):
+                if found:
+                    runs = np.array([curve(record) for record in found])
+                    steps = np.arange(1, runs.shape[1] + 1)
+                    _mean_line(axis, steps, runs.T, colour, METHOD_TITLES[method], linestyle=style, linewidth=1.2)
+        top.set_title(FUNCTION_TITLES[function], fontsize=10)
+        bottom.set(xlabel="step", yscale="log")
+        bottom.set_ylim(*_decades(bottom.get_ylim()))
+        bottom.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes[0, 0].set(ylabel="cumulative regret")
+    axes[1, 0].set(ylabel="clock time (s)")
+    for axis in axes.flat:
+        axis.tick_params(labelsize=_SMALL)
+        axis.minorticks_off()
+    _legend_above(figure, *axes[0], columns=5, bands="± standard error" if several else "")
+    return figure
+
+
+def _decades(limits: tuple[float, float]) -> tuple[float, float]:
+    """Whole powers of ten around limits: a logarithmic axis labels no others."""
+    return 10.0 ** math.floor(math.log10(limits[0])), 10.0 ** math.ceil(math.log10(limits[1]))
+
+
+def _mean_line(axis: Axes, x: Any, columns: Any, colour: str, label: str, **style: Any) -> None:
+    """The mean of the runs in each column, and where there are several its standard error as a band."""
+    mean = np.array([np.mean(runs) for runs in columns])
+    error = np.array([np.std(runs, ddof=1) / math.sqrt(len(runs)) if len(runs) > 1 else 0.0 for runs in columns])
+    axis.plot(x, mean, color=colour, label=label, **style)
+    if error.any():
+        axis.fill_between(x, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
 
 
 def _points(axis: Axes, values: Values, view: tuple[float, float] = (-np.inf, np.inf)) -> None:
@@ -200,12 +244,12 @@ def _points(axis: Axes, values: Values, view: tuple[float, float] = (-np.inf, np
             )
 
 
-def _legend_above(figure: Figure, axis: Axes, columns: int = 6, bands: str = "") -> None:
-    """What the series of one panel are and what the bands, above all panels, where it covers no data."""
-    handles, labels = axis.get_legend_handles_labels()
+def _legend_above(figure: Figure, *axes: Axes, columns: int = 6, bands: str = "") -> None:
+    """A legend of all panels, each series once, and of the bands, above the panels, where it covers no data."""
+    found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     if bands:
-        handles, labels = [*handles, Patch(color=_POINTS, alpha=0.3, linewidth=0)], [*labels, bands]
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=_SMALL)
+        found[bands] = Patch(color=_POINTS, alpha=0.3, linewidth=0)
+    figure.legend(found.values(), found, loc="outside upper center", ncols=columns, frameon=False, fontsize=_SMALL)
 
 
 def _band(axis: Axes, x: Any, curve: Values, colour: str, label: str) -> None:
@@ -215,17 +259,10 @@ def _band(axis: Axes, x: Any, curve: Values, colour: str, label: str) -> None:
     axis.fill_between(x, mean - 1.96 * std, mean + 1.96 * std, color=colour, alpha=0.2, linewidth=0)
 
 
-def _span(grid: list[float]) -> tuple[float, float]:
-    """All of a grid, and a little on both sides for points at its ends."""
-    margin = 0.02 * (grid[-1] - grid[0])
-    return grid[0] - margin, grid[-1] + margin
-
-
-def _range_of(curves: Any) -> tuple[float, float]:
-    """All of the curves, and a little above and below."""
-    low, high = float(np.min(curves)), float(np.max(curves))
-    margin = 0.1 * (high - low)
-    return low - margin, high + margin
+def _range_of(values: Any, margin: float = 0.02) -> tuple[float, float]:
+    """The range of values, widened on both sides by a share of it."""
+    low, high = float(np.min(values)), float(np.max(values))
+    return low - margin * (high - low), high + margin * (high - low)
 
 
 def _newest(draw: Callable[[Values], Figure]) -> Callable[[Sequence[Record]], Figure]:

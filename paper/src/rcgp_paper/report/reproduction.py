@@ -1,4 +1,4 @@
-"""What a reproduction writes: tables in Markdown and HTML, figures, and one page of it all, from records alone."""
+"""Writes the tables (Markdown, HTML), the figures and one page of everything, from records alone."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from rcgp.saving import write_whole
 from rcgp_paper.experiments import EXPERIMENTS, Options, Record, RecordFile
 from rcgp_paper.experiments.optimisation import FIGURES_BO
 from rcgp_paper.experiments.records import key_of
-from rcgp_paper.report.comparison import Table, tables_of
 from rcgp_paper.report.figures import DRAWINGS, draw_figure
-from rcgp_paper.report.optimisation_figures import optimisation_tables
+from rcgp_paper.report.tables import Table, tables_of
 
 __all__ = ["origin_of", "render", "write_page"]
 
 T = TypeVar("T")
 
-#: What comes of values that are not what they should be: missing, of another kind or of another length.
+#: Errors from values that are missing, of another kind or of another length.
 _ODD = (LookupError, TypeError, ValueError)
 
 #: Experiments whose records a table shows beside its own.
@@ -108,7 +107,7 @@ def _drawn(experiment: str, records: Sequence[Record], folder: Path) -> tuple[li
 
 
 def _picture(title: str, png: bytes) -> str:
-    """A figure inside the page. On a narrow one it scrolls where its letters would become too small to read."""
+    """A figure inside the page. On a narrow page it scrolls, so that its letters stay legible."""
     least = 0.5 * int.from_bytes(png[16:20], "big")  # the width of the picture, in its header
     return (
         f'<figure class="wide" role="region" tabindex="0" aria-label="{title}">'
@@ -120,14 +119,14 @@ def _picture(title: str, png: bytes) -> str:
 def _tabled(experiment: str, records: Sequence[Record]) -> tuple[list[Table], list[str]]:
     """The tables of an experiment and notices; no table, and a notice, where a record holds values of another kind."""
     try:
-        return optimisation_tables(records) if experiment == "table_bo" else tables_of(experiment, records)
+        return tables_of(experiment, records)
     except _ODD as error:
         reason = f"{type(error).__name__}: {error}"
         return [], [f"{experiment}: its records make no table ({reason}); --redo all makes them again"]
 
 
 def origin_of(experiment: str, records: Sequence[Record]) -> str:
-    """What made the records, when, where and with what, as far as they tell, in one line of Markdown."""
+    """The command, dates, machines and versions of the records, in one line of Markdown."""
     dates = sorted({record.time[:10] for record in records if record.time})
     when = f" on {dates[0]}" if len(dates) == 1 else f" from {dates[0]} to {dates[-1]}" if dates else ""
     commands = [f"`{command}`" for command in _commands(experiment, records)]
@@ -145,23 +144,20 @@ def origin_of(experiment: str, records: Sequence[Record]) -> str:
 
 
 def _origins(records: Mapping[str, Sequence[Record]]) -> str:
-    """What made the records of several experiments."""
     return " ".join(origin_of(name, found) for name, found in records.items() if found)
 
 
 def _paragraph(text: str) -> str:
-    """As HTML, escaped, with what stands between backquotes as code."""
-    marked = re.sub("`([^`]*)`", lambda found: f"<code>{_unbroken(found[1])}</code>", escape(text))
-    return f"<p>{marked}</p>"
+    """As escaped HTML; text between backquotes as code that breaks between words only, not at hyphens."""
 
+    def code(found: re.Match[str]) -> str:
+        return f"<code>{' '.join(f'<span>{word}</span>' for word in found[1].split(' '))}</code>"
 
-def _unbroken(command: str) -> str:
-    """A command that a narrow page breaks between words only, and not after the hyphens of an option."""
-    return " ".join(f"<span>{word}</span>" for word in command.split(" "))
+    return f"<p>{re.sub('`([^`]*)`', code, escape(text))}</p>"
 
 
 def _commands(experiment: str, records: Sequence[Record]) -> list[str]:
-    """The least that one has to type for these runs: one command for each protocol."""
+    """The shortest command for these runs of each protocol."""
     commands = []
     named = [record.config.get("protocol") for record in records]
     protocols: list[str | None] = _different(protocol for protocol in named if isinstance(protocol, str))
@@ -184,7 +180,7 @@ def _machine(record: Record) -> str:
 
 
 def _different(values: Iterable[T]) -> list[T]:
-    """Each value once, in the order in which they first come."""
+    """Each value once, in order of appearance."""
     return list(dict.fromkeys(values))
 
 

@@ -1,9 +1,11 @@
-"""What the commands show: a summary of a fit, and tables of rows. Numbers have four digits, for people."""
+"""What the commands print and write: a summary of a fit, rows, tables. Printed numbers have four digits."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,14 @@ from rich.console import Console
 from rich.text import Text
 
 from rcgp.cli.fitting import Fitted, Regressor
-from rcgp.estimator import SparseRCGPRegressor
-from rcgp.estimator.outliers import FLAG_RULE
+from rcgp.estimator import FLAG_RULE, SparseRCGPRegressor
 from rcgp.report.summary import rows_of
+from rcgp.saving import write_whole
 from rcgp.weights.noise_law import SCALES
 
 __all__ = [
+    "NEW_COLUMNS",
+    "cleaned",
     "number",
     "outliers_json",
     "print_doubts",
@@ -29,7 +33,13 @@ __all__ = [
     "print_verdict",
     "printable",
     "suspicion",
+    "write_table",
 ]
+
+#: What ``rcgp clean`` adds to a table.
+NEW_COLUMNS = ("outlier_probability", "expected", "outlier")
+# Rows at which the noise is evaluated for its range, at most: a million take 15 seconds.
+_NOISE_ROWS = 20_000
 
 
 def suspicion(
@@ -69,11 +79,7 @@ def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
     return {
         "target": fitted.y.name,
         "rows": rows.to_dict(orient="records"),
-        "noise_law": {
-            "scales": list(SCALES),
-            "shares": list(law.shares),
-            "outlier_share": law.outlier_share,
-        },
+        "noise_law": {"scales": list(SCALES), "shares": list(law.shares), "outlier_share": law.outlier_share},
         "flagged": int(model.outliers_.sum()),
         "flag_rule": FLAG_RULE,
         "coverage": {"not_flagged": of_good, "all": of_all},
@@ -111,12 +117,6 @@ def print_verdict(fitted: Fitted, console: Console) -> None:
     _print_columns([list(fact) for fact in _verdict(fitted)], console, right=())
 
 
-def print_doubts(doubts: Iterable[str], console: Console) -> None:
-    """Why the noise law may be wrong, one line each, on the console for messages."""
-    for doubt in doubts:
-        console.print(Text(f"Doubt: {printable(doubt)}", style="bold yellow"), soft_wrap=True)
-
-
 def print_rows(rows: pd.DataFrame, console: Console) -> None:
     """Rows as :func:`suspicion` gives them. A line each, whatever the width of the terminal."""
     name = ["id"] if "id" in rows else []
@@ -131,9 +131,46 @@ def print_rows(rows: pd.DataFrame, console: Console) -> None:
 
 
 def print_notices(notices: Iterable[str], console: Console) -> None:
-    """One line each, on the console for messages."""
+    """What the user should know about the table, one line each."""
     for notice in notices:
         console.print(Text(f"note: {printable(notice)}", style="yellow"), soft_wrap=True)
+
+
+def print_doubts(doubts: Iterable[str], console: Console) -> None:
+    """Why the noise law may be wrong, one line each."""
+    for doubt in doubts:
+        console.print(Text(f"Doubt: {printable(doubt)}", style="bold yellow"), soft_wrap=True)
+
+
+def cleaned(fitted: Fitted, drop: bool) -> tuple[pd.DataFrame, str]:
+    """The table with :data:`NEW_COLUMNS`, or without flagged and incomplete rows.
+
+    Also a sentence about it, with ``{output}`` for the name of the file.
+    """
+    model, table = fitted.model, fitted.table
+    flags = pd.Series(model.outliers_, index=fitted.y.index)
+    count, left_out = int(flags.sum()), len(table) - len(flags)
+    if drop:
+        kept = table.loc[flags.index[~flags]]
+        incomplete = f" and {left_out} that lack a value" if left_out else ""
+        summary = f"{len(kept)} of {len(table)} rows, without {count} flagged{incomplete}, written to {{output}}"
+        return kept, f"{summary} ({FLAG_RULE})"
+    values = (model.outlier_probability_, fitted.expected, flags.astype("boolean"))
+    new = pd.DataFrame(dict(zip(NEW_COLUMNS, values, strict=True)), flags.index)
+    incomplete = f" and {left_out} not judged, as they lack a value" if left_out else ""
+    summary = f"{len(table)} rows, {count} of them flagged{incomplete}, written to {{output}}"
+    return table.join(new), f"{summary} ({FLAG_RULE})"
+
+
+def write_table(table: pd.DataFrame, path: Path | None, separator: str = ",", decimal: str = ".") -> None:
+    """Write a table as CSV or, by its suffix, Parquet; whole or not at all. ``None`` is standard output."""
+    if path is None:
+        table.to_csv(sys.stdout, index=False)
+        return
+    if path.suffix.lower() in (".parquet", ".pq"):
+        write_whole(path, table.to_parquet(index=False))
+    else:
+        write_whole(path, table.to_csv(index=False, sep=separator, decimal=decimal).encode())
 
 
 def _verdict(fitted: Fitted) -> tuple[tuple[str, str], ...]:
@@ -141,14 +178,10 @@ def _verdict(fitted: Fitted) -> tuple[tuple[str, str], ...]:
     model = fitted.model
     of_good, of_all = _coverage(fitted)
     afterwards = "" if model.weight == "learned" else " It was learned after the fit and only flags rows."
+    coverage = f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all"
     return (
         ("noise law", str(model.noise_law_).splitlines()[0] + afterwards),
-        (
-            "leave-one-out coverage",
-            "every row is flagged"
-            if math.isnan(of_good)
-            else f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all",
-        ),
+        ("leave-one-out coverage", "every row is flagged" if math.isnan(of_good) else coverage),
         ("suspicious rows", f"{int(model.outliers_.sum())} {FLAG_RULE}"),
     )
 
@@ -161,8 +194,8 @@ def _coverage(fitted: Fitted) -> tuple[float, float]:
 
 
 def _noise(fitted: Fitted) -> str:
-    """Standard deviation of the noise; its range where it differs from place to place."""
-    noise = fitted.model.noise_std(fitted.X)
+    """Standard deviation of the noise; where it differs from place to place its range, over rows spread evenly."""
+    noise = fitted.model.noise_std(fitted.X.iloc[:: -(-len(fitted.X) // _NOISE_ROWS)])
     low, middle, high = np.quantile(noise, [0.0, 0.5, 1.0])
     of = " of the logarithm" if fitted.encoding.log else ""
     if high <= low * (1.0 + 1e-6):
@@ -197,10 +230,8 @@ def _print_columns(lines: list[list[str]], console: Console, right: Iterable[int
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     aligned_right = set(right)
     for i, line in enumerate(lines):
-        padded = [
-            " " * (width - cell_len(cell)) + cell if j in aligned_right else cell + " " * (width - cell_len(cell))
-            for j, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
+        gaps = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
+        padded = [gaps[j] + cell if j in aligned_right else cell + gaps[j] for j, cell in enumerate(line)]
         text = Text("  ".join(padded).rstrip(), style="bold" if head and i == 0 else "")
         if not (head and i == 0):
             text.highlight_words(["outlier"], style="bold red")

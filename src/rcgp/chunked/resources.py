@@ -1,0 +1,145 @@
+"""Time, progress and memory of a fit of many rows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rcgp.chunks import Chunk, Chunks, Engine, Serial, Threads
+from rcgp.chunks.engines import Gather
+from rcgp.models.inducing import CANDIDATES
+from rcgp.training.search import Progress
+from rcgp.training.status_line import StatusLine
+
+__all__ = ["Stages", "available_memory", "check_inducing_memory", "gigabytes", "inducing_bytes"]
+
+T = TypeVar("T")
+
+# m x m matrices of float64 held at the peak of a sparse fit with m inducing points, as measured.
+_MATRICES = 12.0
+
+
+class Stages:
+    """Times the named steps of a fit, and reports how many rows each pass has read.
+
+    A progress function with a method ``stage(name, done, total)`` gets steps and passes, too: rows read so far and rows
+    in all, 0 if unknown.
+
+    Args:
+        progress: ``True`` shows steps, passes and evaluations on standard error; or a function, as in :func:`rcgp.fit`.
+        rows: number of rows of a pass; by default the first pass counts them.
+    """
+
+    def __init__(self, progress: bool | Progress, rows: int = 0) -> None:
+        self.seconds: dict[str, float] = {}
+        self.progress: bool | Progress = progress if callable(progress) else _Shown() if progress else False
+        self.rows, self._name = rows, ""
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """A named step, timed if it succeeds."""
+        began, self._name = time.perf_counter(), name
+        self.report(0, 0)
+        try:
+            yield
+        finally:
+            if isinstance(self.progress, _Shown):
+                self.progress.line.end()
+        self.seconds[name] = time.perf_counter() - began
+
+    def report(self, done: int, total: int) -> None:
+        """Report the rows that the current step has read."""
+        if hasattr(self.progress, "stage"):
+            self.progress.stage(self._name, done, total)
+
+    def watched(self, engine: Engine) -> Engine:
+        """The engine with its passes reported; a cluster as it is, whose progress is unknown here."""
+        watch = hasattr(self.progress, "stage") and isinstance(engine, Serial | Threads)
+        return _Watched(self, engine) if watch else engine
+
+
+class _Watched(Engine):
+    """An engine of this process that reports every chunk."""
+
+    def __init__(self, stages: Stages, engine: Engine) -> None:
+        self._stages, self._engine = stages, engine
+
+    def results(self, task: Callable[[Chunk], T], chunks: Chunks, gather: Gather) -> Iterator[Any]:
+        done, lock = 0, threading.Lock()
+
+        def reported(chunk: Chunk) -> T:
+            nonlocal done
+            result = task(chunk)
+            with lock:
+                done += len(chunk.y)
+                self._stages.report(done, self._stages.rows)
+            return result
+
+        yield from self._engine.results(reported, chunks, gather)
+        self._stages.rows = self._stages.rows or done
+
+
+class _Shown:
+    """Steps, passes and evaluations on standard error, one line for each step."""
+
+    def __init__(self) -> None:
+        self._name, self.line = "fit", StatusLine()
+
+    def __call__(self, evaluations: int, best: float) -> None:
+        self.line.show(f"{self._name}: {evaluations} evaluations, best {best:.6g}")
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        self._name = name
+        self.line.show(f"{name}: {done} of {total} rows" if total else f"{name}: {done} rows" if done else name)
+
+
+def inducing_bytes(points: int, rows: int) -> int:
+    """Bytes at the peak of a sparse fit with at most this many inducing points, beside a chunk of rows.
+
+    Greedy selection holds a row of candidates for each point; a pass over the rows holds some m x m matrices.
+    """
+    candidates = min(rows, CANDIDATES)
+    m = min(points, candidates)
+    return round(8 * max(m * candidates, _MATRICES * m**2))
+
+
+def check_inducing_memory(points: int, rows: int) -> None:
+    """Raise a MemoryError if this many inducing points need more memory than is free."""
+    needed, free = inducing_bytes(points, rows), available_memory()
+    if free is not None and needed > free:
+        raise MemoryError(
+            f"{min(points, rows, CANDIDATES)} inducing points need about {gigabytes(needed)} GB of memory, and "
+            f"{gigabytes(free)} are free: take fewer"
+        )
+
+
+def gigabytes(size: float) -> str:
+    """A number of bytes in gigabytes, for messages."""
+    return f"{round(size / 1e9)}" if size >= 1e10 else f"{size / 1e9:.1f}"
+
+
+def available_memory() -> int | None:
+    """Free memory in bytes, within a container's limit; all memory where that is unknown, None where both are."""
+    free = []
+    with contextlib.suppress(OSError):
+        free += _entries("/proc/meminfo", "MemAvailable:", 1024)
+    if not free:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # each on some system
+            free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        cached = _entries("/sys/fs/cgroup/memory.stat", "inactive_file")  # files, dropped when memory is needed
+        free.append(limit - used + sum(cached))
+    return min(free, default=None)
+
+
+def _entries(path: str, name: str, unit: int = 1) -> list[int]:
+    """The numbers in the lines of a file that begin with this name."""
+    lines = map(str.split, Path(path).read_text().splitlines())
+    return [unit * int(line[1]) for line in lines if line[:1] == [name]]

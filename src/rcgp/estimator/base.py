@@ -1,0 +1,394 @@
+"""What both regressors share: parameters and data checked as scikit-learn does, predictions, fitted attributes."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import functools
+import os
+import warnings
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, TypeVar
+
+import gpytorch
+import numpy as np
+import sklearn.gaussian_process.kernels as sk
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from rcgp.estimator.doubts import NoiseLawWarning
+from rcgp.models.validation import check_finite
+from rcgp.training import FitReport
+from rcgp.training.search import Progress
+from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential, WeightFunction
+
+__all__ = [
+    "BaseRegressor",
+    "Settings",
+    "as_tensor",
+    "check_choice",
+    "check_integer",
+    "training_data",
+    "undone_on_failure",
+    "validated",
+    "warn",
+]
+
+Array = NDArray[np.float64]
+Fit = TypeVar("Fit", bound=Callable[..., Any])
+
+_WEIGHTS: dict[str, type[WeightFunction] | None] = {
+    "learned": None,
+    "imq": InverseMultiquadric,
+    "se": SquaredExponential,
+    "constant": Constant,
+}
+
+# Kinds of NumPy and pandas types that are numbers.
+_NUMERIC = "biufc"
+_DATES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Checked parameters of an estimator. scikit-learn's constructors store arguments untouched, so ``fit`` checks.
+
+    Attributes:
+        kernel, mean, local_noise, normalize, priors, fit_rows, progress: as given.
+        make_weight: returns a new weight function for each output; ``None`` learns the noise law.
+        restarts, max_iterations: of the searches.
+    """
+
+    kernel: gpytorch.kernels.Kernel | sk.Kernel | None
+    mean: Any
+    make_weight: Callable[[], WeightFunction] | None
+    local_noise: bool
+    restarts: int
+    normalize: bool
+    priors: str | None
+    max_iterations: int
+    fit_rows: int | None
+    progress: bool | Progress
+
+
+def check_choice(value: Any, names: tuple[str | None, ...], argument: str, alternative: str = "") -> None:
+    """Raise a ValueError unless the value is one of the names; the message also offers the alternative."""
+    if not any(value is name if name is None else isinstance(value, str) and value == name for name in names):
+        listed = (", " if alternative else " or ").join([", ".join(map(repr, names[:-1])), repr(names[-1])])
+        raise ValueError(f"{argument} must be {listed} {alternative}".rstrip() + f", got {value!r}")
+
+
+def check_integer(value: Any, argument: str, least: int) -> int:
+    """The value as an int, or a ValueError unless it is an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ValueError(f"{argument} must be a whole number, at least {least}, got {value!r}")
+    return int(value)
+
+
+class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]
+    """Parameters, predictions and files of both regressors."""
+
+    n_outputs_: int
+    n_features_in_: int
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False) -> Any:
+        """Predict the function, or new observations of it.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs. :class:`SparseRCGPRegressor` also takes a Dask array or data frame, and reads a ``numpy.memmap``
+            in blocks; predict files and chunks piece by piece: ``[model.predict(X) for X, y in chunks]``.
+        return_std : bool, default=False
+            Return standard deviations as well.
+        return_cov : bool, default=False
+            Return the covariance matrix as well. For inputs in memory.
+        include_noise : bool, default=False
+            Add the variance of the noise law to each variance: that of new observations without outliers. For
+            intervals prefer :meth:`predict_interval`. With sample weights it is the noise of a row of weight 1: with
+            all weights times 10 it is 10 times as large.
+
+        Returns
+        -------
+        mean : ndarray of shape (q,) or (q, n_outputs)
+            For a Dask collection a lazy Dask array.
+        std : ndarray of the same shape, with ``return_std``
+            Likewise.
+        cov : ndarray of shape (q, q) or (q, q, n_outputs), with ``return_cov``
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise RuntimeError("At most one of return_std or return_cov can be asked for")
+        return self._predict(X, return_std, return_cov, include_noise)
+
+    def predict_quantiles(self, X: Any, q: ArrayLike) -> Any:
+        """Quantiles of new observations without outliers, by the noise law.
+
+        Parameters
+        ----------
+        X : array-like of shape (r, d)
+            Inputs, as for :meth:`predict`.
+        q : float or array-like of shape (k,)
+            Probabilities in (0, 1).
+
+        Returns
+        -------
+        quantiles : ndarray of shape (r,) or (r, n_outputs), with a further axis of length k if ``q`` is an array
+            For a Dask collection a lazy Dask array.
+        """
+        check_is_fitted(self)
+        levels = np.asarray(q, dtype=np.float64)
+        if levels.ndim > 1 or not bool(((levels > 0.0) & (levels < 1.0)).all()):
+            raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
+        quantiles = self._quantiles(X, np.atleast_1d(levels))
+        return quantiles[0] if levels.ndim == 0 else np.stack(quantiles, axis=-1)
+
+    def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Any, Any]:
+        """Central interval that contains a new observation, unless it is an outlier, with a given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs, as for :meth:`predict`.
+        coverage : float, default=0.95
+            The probability, in (0, 1).
+
+        Returns
+        -------
+        lower, upper : ndarrays of shape (q,) or (q, n_outputs)
+            For a Dask collection lazy Dask arrays.
+        """
+        check_is_fitted(self)
+        if not (isinstance(coverage, int | float | np.floating) and 0.0 < float(coverage) < 1.0):
+            raise ValueError(f"coverage must be a probability in (0, 1), got {coverage!r}")
+        tail = 0.5 * (1.0 - float(coverage))
+        lower, upper = self._quantiles(X, np.array([tail, 1.0 - tail]))
+        return lower, upper
+
+    def noise_std(self, X: Any) -> Any:
+        """Standard deviation of the noise of inliers, by the noise law.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs, as for :meth:`predict`.
+
+        Returns
+        -------
+        std : ndarray of shape (q,) or (q, n_outputs)
+            Constant unless the fit found local noise.
+        """
+        check_is_fitted(self)
+        return self._noise_std(X)
+
+    def log_predictive_density(self, X: ArrayLike, y: ArrayLike) -> Array:
+        """Log density of observations under their predictive distribution, noise included.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs in memory.
+        y : array-like of shape (q,) or (q, n_outputs)
+            Observations.
+
+        Returns
+        -------
+        density : ndarray of the shape of the predictions
+            Log density of each as an inlier under the noise law; the negative mean is the NLPD.
+        """
+        check_is_fitted(self)
+        inputs, observed = self._inputs(X), np.asarray(y, dtype=np.float64)
+        observed = column_or_1d(observed) if self.n_outputs_ == 1 else observed
+        shape = (len(inputs),) if self.n_outputs_ == 1 else (len(inputs), self.n_outputs_)
+        if observed.shape != shape:
+            raise ValueError(f"y must have the shape {shape} of the predictions, got {observed.shape}")
+        targets = as_tensor(observed)
+        check_finite(targets, "y")
+        with torch.no_grad():
+            return self._log_density(inputs, targets)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file, which :func:`rcgp.load` reads; see there for what is kept.
+
+        The write is atomic: an earlier file stays until the new one is complete.
+        """
+        from rcgp.estimator.saved import save
+
+        save(self, path)
+
+    @abstractmethod
+    def _predict(self, X: Any, return_std: bool, return_cov: bool, include_noise: bool) -> Any: ...
+
+    @abstractmethod
+    def _quantiles(self, X: Any, levels: Array) -> list[Any]:
+        """The quantile of each level."""
+
+    @abstractmethod
+    def _noise_std(self, X: Any) -> Any: ...
+
+    @abstractmethod
+    def _log_density(self, inputs: Tensor, targets: Tensor) -> Array: ...
+
+    def _inputs(self, X: Any) -> Tensor:
+        """Inputs in memory as a tensor: finite, with the features of the fit."""
+        inputs = as_tensor(validated(self, X, reset=False))
+        check_finite(inputs, "X", getattr(self, "feature_names_in_", None))
+        return inputs
+
+    def _settings(self) -> Settings:
+        """The parameters, or an error that names the one that is wrong."""
+        normalize = getattr(self, "normalize", True)
+        check_choice(self.priors, ("weak", None), "priors")
+        for name, flag in (("normalize", normalize), ("local_noise", self.local_noise)):
+            if not isinstance(flag, bool | np.bool_):
+                raise TypeError(f"{name} must be True or False, got {flag!r}")
+        if self.kernel is not None and not isinstance(self.kernel, gpytorch.kernels.Kernel | sk.Kernel):
+            raise TypeError(f"kernel must be a kernel of GPyTorch or scikit-learn, or None, got {self.kernel!r}")
+        make_weight: Callable[[], WeightFunction] | None
+        if isinstance(self.weight, WeightFunction):
+            make_weight = functools.partial(copy.deepcopy, self.weight)
+        else:
+            check_choice(self.weight, tuple(_WEIGHTS), "weight", "or a weight function of rcgp.weights")
+            make_weight = _WEIGHTS[self.weight]
+        return Settings(
+            kernel=self.kernel,
+            mean=self.mean,
+            make_weight=make_weight,
+            local_noise=bool(self.local_noise),
+            restarts=check_integer(getattr(self, "n_restarts", 0), "n_restarts", least=0),
+            normalize=bool(normalize),
+            priors=self.priors,
+            max_iterations=check_integer(self.max_iter, "max_iter", least=1),
+            fit_rows=None if self.fit_rows is None else check_integer(self.fit_rows, "fit_rows", least=2),
+            progress=self.progress,
+        )
+
+
+def undone_on_failure(fit: Fit) -> Fit:
+    """Decorator: a fit that fails or is interrupted leaves the estimator as it was."""
+
+    @functools.wraps(fit)
+    def wrapper(self: Any, *args: Any, **options: Any) -> Any:
+        before = dict(self.__dict__)
+        try:
+            return fit(self, *args, **options)
+        except BaseException:
+            self.__dict__ = before
+            raise
+
+    return wrapper  # type: ignore[return-value]
+
+
+def warn(report: FitReport, doubts: tuple[str, ...]) -> None:
+    """Warn the caller of ``fit`` if the fit did not converge, and of each doubt about the noise law."""
+    if not report.converged:
+        message = f"the fit did not converge in {report.iterations} iterations: {report.message}"
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+    for doubt in doubts:
+        warnings.warn(doubt, NoiseLawWarning, stacklevel=4)
+
+
+def as_tensor(values: Any) -> Tensor:
+    """An array as a float64 tensor; a copy if it is read-only, which torch does not support."""
+    return torch.from_numpy(np.require(values, dtype=np.float64, requirements=["C", "W"]))
+
+
+def training_data(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Inputs, observations and sample weights by scikit-learn's checks, which note the features in the estimator.
+
+    Observations may be missing (NaN) in rows of weight 0.
+    """
+    y, missing = _without_missing(y, sample_weight)
+    observed = np.asarray(y)
+    if observed.dtype.kind == "f" and observed.ndim:  # before scikit-learn's check, which does not name the row
+        check_finite(as_tensor(observed if observed.ndim < 2 or observed.shape[1] > 1 else observed[:, 0]), "y")
+    inputs, targets = map(as_tensor, validated(estimator, X, y, y_numeric=True, **options))
+    check_finite(inputs, "X", getattr(estimator, "feature_names_in_", None))
+    check_finite(targets, "y")
+    if sample_weight is not None:
+        sample_weight = as_tensor(
+            _check_sample_weight(sample_weight, inputs.numpy(), dtype=np.float64, ensure_non_negative=True, copy=True)
+        )
+    if missing is not None:
+        targets = targets.clone()
+        targets[missing] = torch.nan
+    return inputs, targets, sample_weight
+
+
+def _without_missing(y: Any, sample_weight: Any) -> tuple[Any, Tensor | None]:
+    """Observations with 0 for those that are not finite in rows of weight 0, and the mask of these."""
+    values, weights = np.array(y), np.asarray(sample_weight)
+    if values.dtype.kind != "f" or weights.ndim != 1 or weights.shape != values.shape[:1]:
+        return y, None
+    missing = ~np.isfinite(values) & (weights == 0).reshape(-1, *[1] * (values.ndim - 1))
+    values[missing] = 0.0
+    return (values, torch.from_numpy(missing)) if missing.any() else (y, None)
+
+
+def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    """X, or X and y, in float64 by scikit-learn's checks; an error for text or dates names column and row."""
+    for name, values in zip("Xy", (X, *y), strict=False):
+        if _all_dates(values):  # which scikit-learn would convert to numbers
+            _refuse_text(values, name)
+    try:
+        checked = validate_data(estimator, X, *y, dtype=np.float64, ensure_all_finite=False, **options)
+        return (checked[0], np.asarray(checked[1], dtype=np.float64)) if y else checked
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ValueError) and not str(error).startswith("could not convert"):
+            raise
+        for name, values in zip("Xy", (X, *y), strict=False):
+            _refuse_text(values, name)
+        raise
+
+
+def _all_dates(values: Any) -> bool:
+    """Whether all columns of a table, or an array, are dates or durations."""
+    dtypes = list(getattr(values, "dtypes", [])) if hasattr(values, "columns") else [getattr(values, "dtype", None)]
+    return bool(dtypes) and all(getattr(dtype, "kind", None) in ("m", "M") for dtype in dtypes)
+
+
+def _refuse_text(values: Any, name: str) -> None:
+    """Raise a ValueError that names the first column with text or a date, and its first row."""
+    for label, column in _object_columns(values):
+        row = next((row for row, cell in enumerate(column) if isinstance(cell, _DATES) or _is_text(cell)), None)
+        if row is None:
+            continue
+        where = f"row {row}" if label is None else f"column {label} in row {row}"
+        advice = "encode the column, as OneHotEncoder in a ColumnTransformer of scikit-learn does"
+        if isinstance(column[row], _DATES):
+            advice = "turn dates into numbers, such as days since the first of them"
+        raise ValueError(
+            f"{name} must be numbers, but {where} is {str(column[row])[:40]!r}" + (f"; {advice}" if name == "X" else "")
+        ) from None
+
+
+def _object_columns(values: Any) -> Iterator[tuple[object, Any]]:
+    """Label and cells of each column that is not numeric; the label of a vector is ``None``."""
+    if hasattr(values, "iloc") and hasattr(values, "columns"):
+        for number, label in enumerate(values.columns):
+            column = values.iloc[:, number]
+            if column.dtype.kind not in _NUMERIC:
+                yield repr(str(label)), np.asarray(column, dtype=object)
+        return
+    cells = np.atleast_1d(values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object))
+    if cells.dtype.kind not in _NUMERIC:
+        yield from [(None, cells)] if cells.ndim == 1 else enumerate(cells.reshape(len(cells), -1).T)
+
+
+def _is_text(cell: Any) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return True
+    except TypeError:  # such as None, a missing value
+        pass
+    return False
