@@ -131,8 +131,8 @@ if "stars_cyg" in series:
     print(f"{flags['stars_cyg'][giants].sum()} of {giants.sum()} giants flagged; weights {weights.min():.3f} and above")
 
 # %%
-# **Telephone calls.** All the years of minutes, 1963 and 1970, which were counted in minutes in part, and 1971 beside
-# them. These are more than a third of 24 rows, so the fit doubts that the majority is right.
+# **Telephone calls.** All the years of minutes, and 1963 and 1970, which were counted in minutes in part. More than a
+# third of 24 rows count less than half, so the fit doubts that the majority is right.
 
 if "telef" in series:
     print("flagged:", *(f"{year:.0f}" for year in series["telef"].X[flags["telef"], 0]))

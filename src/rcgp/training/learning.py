@@ -116,8 +116,7 @@ class Learning:
         self.search = Search(model, self._objective, report)
         self.rounds: list[Round] = []
         self.iterations = 0
-        self.last = Outcome(-math.inf, self.search.read())
-        self.state = self._first(WIDE)
+        self.last, self.state = Outcome(-math.inf, self.search.read()), self._first(WIDE)
 
     def explore(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
         """A short search from each start, on a sample where rows are many: the best state, and F of each start."""
@@ -347,8 +346,7 @@ class Learning:
 
     def _bound(self) -> float:
         """F of the present state. Cost n³/3."""
-        model, state = self.model, self.state
-        residual = model.residual()
+        model, state, residual = self.model, self.state, self.model.residual()
         plain = pseudo_data(residual, state.weight, torch.zeros_like(residual), model.noise, model.sample_weight)
         row_noise = model.noise * self.relative * state.h
         assert state.learned is not None
