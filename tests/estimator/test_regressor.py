@@ -260,10 +260,10 @@ def test_bad_values_do_not_set_the_units():
     for far in (-1e2, -1e6, -1e12):  # a row on its own says something of the output scale, however far it is
         X[4] = far
         fits.append(RCGPRegressor().fit(X, y))
-    for fit in fits[1:]:
-        assert fit.lengthscales_ == pytest.approx(fits[0].lengthscales_, rel=1e-3)
-        assert fit.noise_variance_ == pytest.approx(fits[0].noise_variance_, rel=1e-3)
-        assert fit.outliers_[3]
+    for other in fits[1:]:
+        assert other.lengthscales_ == pytest.approx(fits[0].lengthscales_, rel=1e-3)
+        assert other.noise_variance_ == pytest.approx(fits[0].noise_variance_, rel=1e-3)
+        assert other.outliers_[3]
 
 
 @few_rows
