@@ -16,6 +16,7 @@ import pytest
 import rcgp
 from rcgp import RCGPRegressor
 from rcgp.cli import run
+from rcgp.cli.app import _loaded
 from rcgp.estimator import FLAG_RULE
 from rcgp.report.summary import rows_of
 from rcgp.weights.noise_law import SCALES
@@ -369,8 +370,9 @@ def test_inputs_are_not_overwritten(houses, tmp_path, capsys):
         assert rcgp_command(*command) == 2
         assert_one_sentence(capsys, "is an input: writing there would overwrite it")
     assert houses.read_bytes() == content
-    assert rcgp_command("predict", model, houses, "--output", tmp_path / "p.xlsx") == 2
-    assert_one_sentence(capsys, r"\.csv or \.parquet")
+    for name in ("p.csv.gz", "p.xlsx"):
+        assert rcgp_command("predict", model, houses, "--output", tmp_path / name) == 2
+        assert_one_sentence(capsys, r"\.csv or \.parquet")
     assert rcgp_command("predict", houses, model) == 2
     assert_one_sentence(capsys, "the model comes first")
 
@@ -517,3 +519,13 @@ def test_the_demo_shows_the_robust_fit_to_be_better(tmp_path, capsys):
     assert float(first[1]) == pytest.approx(table["y"][int(first[0]) - 1], rel=1e-3)  # rows count from 1
     assert (tmp_path / "build" / "demo.png").stat().st_size > 10_000
     assert len(pd.read_csv(tmp_path / "build" / "demo.csv")) == 300
+
+
+def test_a_command_of_another_package_that_cannot_be_loaded_fails_alone():
+    class Broken:
+        def load(self):
+            raise ModuleNotFoundError("no matplotlib", name="matplotlib")
+
+    command = _loaded(Broken())
+    with pytest.raises(ModuleNotFoundError, match="no matplotlib"):
+        command()

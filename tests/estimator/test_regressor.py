@@ -385,6 +385,23 @@ def test_rows_of_no_weight_are_left_out_but_diagnosed():
     assert weighted.outliers_[[5, 30, 60]].tolist() == [True, True, True]  # two of which carried no weight
 
 
+def test_a_column_that_is_constant_in_the_sample_still_counts():
+    random = np.random.default_rng(0)
+    X = np.column_stack([random.uniform(0, 6, 600), np.arange(600) < 6])
+    y = np.sin(X[:, 0]) + 3.0 * X[:, 1] + 0.1 * random.standard_normal(600)
+    seeds = (seed for seed in range(50) if np.random.RandomState(seed).choice(600, 60, replace=False).min() > 5)
+    model = RCGPRegressor(fit_rows=60, random_state=next(seeds)).fit(X, y)
+    assert model.predict([[1.5, 1.0]]) == pytest.approx(np.sin(1.5) + 3.0, abs=0.3)
+    assert not model.outliers_[:6].any()
+
+
+def test_without_outliers_a_missing_observation_has_no_weight():
+    X, y, _ = make_series(outliers=())
+    y[7] = np.nan
+    model = RCGPRegressor().fit(X, y, sample_weight=np.isfinite(y))
+    assert np.flatnonzero(np.isnan(model.weights_)).tolist() == [7]
+
+
 @quick
 def test_an_observation_may_be_missing_in_a_row_of_no_weight():
     X, y, _ = make_series()

@@ -12,7 +12,7 @@ import pytest
 import sklearn
 import torch
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -591,5 +591,8 @@ def test_an_observation_may_be_missing_in_a_row_of_no_weight(model):
     for values in (gap.weights_, gap.outlier_scores_, gap.outlier_probability_):
         np.testing.assert_array_equal(np.flatnonzero(np.isnan(values)), [5])
     assert not gap.outliers_[5]
+    with pytest.warns(DataConversionWarning, match="column-vector"):
+        column = SparseRCGPRegressor(**FEW).fit(X, pd.DataFrame({"y": y}), weights)
+    np.testing.assert_array_equal(column.predict(NEW), gap.predict(NEW))
     with pytest.raises(ValueError, match="y contains NaN in row 5"):
         SparseRCGPRegressor(**FEW).fit(X, y)

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 import rcgp.report
+from rcgp import RCGPRegressor
 from rcgp.estimator import FLAG_RULE
 from rcgp.report import page as module
 from rcgp.report import report_html, write_report
@@ -116,6 +117,24 @@ def test_figures_hold_the_rows_and_the_curve(page, one_feature):
 def test_every_figure_is_one_that_plotly_accepts(page):
     for figure in figures_of(page).values():
         assert len(go.Figure(figure).data) == len(figure["data"]) > 0  # the constructor refuses what it does not know
+
+
+def test_rows_without_an_observation_are_left_out():
+    random = np.random.default_rng(0)
+    X = pd.DataFrame({"x": random.uniform(0.0, 6.0, 40)})
+    y = np.sin(X["x"]) + 0.1 * random.standard_normal(40)
+    y[[3, 9]] = np.nan
+    model = RCGPRegressor().fit(X, y, sample_weight=y.notna())
+    page = report_html(model, None, X, y, target="y")
+    assert "of 38 rows" in page or "38 rows" in page
+    assert "NaN" not in page.split("<script")[0]
+
+
+def test_columns_of_one_name_are_refused():
+    X = pd.DataFrame(np.random.default_rng(0).uniform(size=(20, 2)), columns=["a", "b"])
+    model = RCGPRegressor(weight="constant").fit(X, X["a"])
+    with pytest.raises(ValueError, match="columns of the same name"):
+        report_html(model, None, X.set_axis(["a", "a"], axis=1), X["a"], target="y")
 
 
 def test_without_an_ordinary_gp_there_is_no_comparison(one_feature):

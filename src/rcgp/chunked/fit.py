@@ -23,7 +23,7 @@ from rcgp.chunked.resources import Stages, check_inducing_memory
 from rcgp.chunked.weighing import Sample, all_rows, draw, weigh_all
 from rcgp.chunks import Chunks, Engine
 from rcgp.models import RCGP, SparseRCGP
-from rcgp.models.defaults import NORMAL_MAD, add_weak_priors
+from rcgp.models.defaults import NORMAL_MAD, add_weak_priors, kernel_of_all_columns
 from rcgp.models.inducing import CANDIDATES, check_selection, choose_inducing
 from rcgp.models.posterior import PosteriorProcess
 from rcgp.models.validation import check_inducing
@@ -141,6 +141,7 @@ class ChunkedFit:
 def robust_model(X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:
     """The default kernel with weak priors, around the median of y."""
     model = RCGP(X, y, mean="median", sample_weight=precision)
+    model.kernel = kernel_of_all_columns(model)
     add_weak_priors(model)
     return model
 

@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -300,10 +301,24 @@ def _add_commands(group: str = "rcgp.commands") -> None:
     """Add the commands of other packages, which are entry points: ``reproduce`` of rcgp-paper."""
     found = {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
     for name, entry in sorted(found.items()):
-        app.command(name)(entry.load())
+        app.command(name)(_loaded(entry))
     if "reproduce" not in found:
         anything = {"allow_extra_args": True, "ignore_unknown_options": True}
         app.command("reproduce", hidden=True, context_settings=anything)(_missing_paper)
+
+
+def _loaded(entry: importlib.metadata.EntryPoint) -> Callable[..., Any]:
+    """The command; where a library that it needs is missing, one that says so, and only when it is called."""
+    try:
+        command: Callable[..., Any] = entry.load()
+        return command
+    except ImportError as error:
+        missing = error
+
+    def unavailable() -> None:
+        raise missing
+
+    return unavailable
 
 
 def _missing_paper() -> None:
@@ -328,7 +343,7 @@ def _check_output(path: Path, *inputs: Path, table: bool = False) -> None:
     for given in inputs:
         if path.exists() and given.exists() and path.samefile(given):
             raise ValueError(f"{str(path)!r} is an input: writing there would overwrite it; choose another name")
-    if table and path.suffix.lower() in (".xlsx", ".xls", ".ods"):
+    if table and path.suffix.lower() in (".xlsx", ".xls", ".ods", ".gz", ".bz2", ".xz", ".zip", ".zst"):
         raise ValueError(f"{str(path)!r}: tables are written as .csv or .parquet")
 
 

@@ -145,7 +145,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         """
         check_is_fitted(self)
         levels = np.asarray(q, dtype=np.float64)
-        if levels.ndim > 1 or not bool(((levels > 0.0) & (levels < 1.0)).all()):
+        if levels.ndim > 1 or not levels.size or not bool(((levels > 0.0) & (levels < 1.0)).all()):
             raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
         quantiles = self._quantiles(X, np.atleast_1d(levels))
         return quantiles[0] if levels.ndim == 0 else np.stack(quantiles, axis=-1)
@@ -320,7 +320,7 @@ def training_data(
         )
     if missing is not None:
         targets = targets.clone()
-        targets[missing] = torch.nan
+        targets[missing.reshape(targets.shape)] = torch.nan
     return inputs, targets, sample_weight
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from rcgp.estimator.base import Settings
 from rcgp.estimator.kernels import Noise, translate
 from rcgp.models import RCGP
-from rcgp.models.defaults import Between, above, add_weak_priors, in_units, robust_spread
+from rcgp.models.defaults import Between, above, add_weak_priors, in_units, kernel_of_all_columns, robust_spread
 from rcgp.models.kernel_matrix import bears_far_inputs
 from rcgp.models.means import build_mean
 from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust, weigh_by_law
@@ -108,14 +108,16 @@ def fit_output(
     sample = torch.arange(len(y_used))
     if settings.fit_rows is not None and settings.fit_rows < len(y_used):
         sample = torch.from_numpy(np.sort(random.choice(len(y_used), settings.fit_rows, replace=False)))
-    model = build_model(settings, X_used[sample], y_used[sample], None if precision is None else precision[sample])
+    sample_precision = None if precision is None else precision[sample]
+    sampled = len(sample) < len(y_used)
+    model = build_model(settings, X_used[sample], y_used[sample], sample_precision, sampled=sampled)
     try:
         report = _fit_model(settings, model, random)
     except FitError as error:  # its row is a row of the model
         far = None if _has_absurd(model.train_y) else _absurd_input(model.train_X, names)
         cause = error if far is None else FitError("the inputs do not allow a fit", *far)
         raise FitError(cause.reason, int(used.nonzero()[sample[cause.row]]), cause.clue) from error
-    if len(sample) < len(y_used):
+    if sampled:
         _use_all_rows(model, settings, X_used, y_used, precision, report)
         report = replace(report, hyperparameters=model.listed_hyperparameters())
     if not bears_far_inputs(model.kernel) and (far := _absurd_input(X_used, names)) is not None:
@@ -127,8 +129,8 @@ def fit_output(
     return _diagnosed(model, report, X, y, used)
 
 
-def build_model(settings: Settings, X: Tensor, y: Tensor, precision: Tensor | None) -> RCGP:
-    """The model of one output before it is fitted."""
+def build_model(settings: Settings, X: Tensor, y: Tensor, precision: Tensor | None, *, sampled: bool = False) -> RCGP:
+    """The model of one output before it is fitted; whether its rows are a sample of others."""
     kernel, noise = settings.kernel, None
     if isinstance(kernel, sk.Kernel):
         kernel, noise = translate(kernel, X.shape[1])
@@ -137,6 +139,8 @@ def build_model(settings: Settings, X: Tensor, y: Tensor, precision: Tensor | No
     mean = copy.deepcopy(settings.mean) if isinstance(settings.mean, gpytorch.means.Mean) else settings.mean
     weight = Constant() if settings.make_weight is None else settings.make_weight()
     model = RCGP(X, y, kernel=kernel, mean=mean, weight=weight, sample_weight=precision)
+    if kernel is None and sampled:
+        model.kernel = kernel_of_all_columns(model)
     unit = 1.0
     if settings.normalize and kernel is not None:
         with torch.no_grad():
@@ -202,7 +206,8 @@ def _diagnosed(model: RCGP, report: FitReport, X: Tensor, y: Tensor, used: Tenso
             residual = y[left_out] - prior
             probability[left_out] = unseen.responsibilities(residual, law.noise).outlier_probability
             weight = unseen if isinstance(model.weight, LawWeight) else model.weight.frozen(model.residual())
-            weights[left_out] = weight(residual, x, model.noise).clamp_min(torch.finfo(y.dtype).tiny)
+            weight_of_each = weight(residual, x, model.noise).clamp_min(torch.finfo(y.dtype).tiny)
+            weights[left_out] = torch.where(residual.isnan(), torch.nan, weight_of_each)
             observed = model.posterior(x, observation_noise=True)
             mean[left_out], variance[left_out] = observed.mean, observed.variance
     diagnosis = RowDiagnosis.of(y, weights, mean, variance.sqrt(), probability)

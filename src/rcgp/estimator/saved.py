@@ -134,6 +134,8 @@ def _describe_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return len(value)
     if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, np.bool_):
+        return bool(value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):

@@ -194,7 +194,7 @@ class SparseRCGPRegressor(BaseRegressor):
         fitted = fit_chunks(
             chunks,
             engine,
-            build=partial(build_model, settings),
+            build=partial(build_model, settings, sampled=True),
             learned=settings.make_weight is None,
             local_noise=settings.local_noise,
             inducing=as_tensor(self.n_inducing) if _are_points(self.n_inducing) else int(self.n_inducing),

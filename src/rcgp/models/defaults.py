@@ -25,6 +25,7 @@ __all__ = [
     "column_scales",
     "default_kernel",
     "in_units",
+    "kernel_of_all_columns",
     "robust_scales",
     "robust_spread",
     "robust_spreads",
@@ -156,6 +157,11 @@ def default_kernel(scales: Tensor, spread: float, columns: Tensor | None = None)
     base.lengthscale = scales * math.sqrt(d)
     kernel.outputscale = scales.new_tensor(spread**2)  # a float would be rounded to float32 by GPyTorch
     return kernel
+
+
+def kernel_of_all_columns(model: gpytorch.Module) -> gpytorch.kernels.Kernel:
+    """The default kernel for a model whose rows are a sample: a column that is constant there may vary elsewhere."""
+    return default_kernel(robust_scales(model.train_X), robust_spread(model.residual()))
 
 
 def in_units(kernel: gpytorch.kernels.Kernel, factor: float) -> gpytorch.kernels.Kernel:

@@ -117,6 +117,8 @@ def _checked(
     """Both models and the table, if they belong together."""
     if not isinstance(X, pd.DataFrame):
         raise TypeError(f"X must be a pandas DataFrame, whose columns name the features, got {type(X).__name__}")
+    if not X.columns.is_unique:
+        raise ValueError("X has columns of the same name: give each its own")
     observed = np.asarray(y, dtype=np.float64)
     labels = tuple(X.index if rows is None else rows)
     for name, length in (("y", len(observed)), ("rows", len(labels))):
@@ -127,8 +129,10 @@ def _checked(
             f"X has {counted(X.shape[1], 'feature')} but the model was fitted to {robust.n_features_in_}: give the "
             "columns of the fit"
         )
-    other = None if plain is None else rows_of(plain, X, observed, labels)
-    return Fit(robust, plain, X, columns_of(X, columns), target, rows_of(robust, X, observed, labels), other)
+    seen = np.flatnonzero(np.isfinite(observed))  # rows of weight 0 may lack an observation
+    under = [None if m is None else rows_of(m, X, observed, labels).take(seen) for m in (robust, plain)]
+    assert under[0] is not None
+    return Fit(robust, plain, X.iloc[seen], columns_of(X, columns), target, under[0], under[1])
 
 
 def _summary(fit: Fit) -> str:
@@ -158,7 +162,7 @@ def _summary(fit: Fit) -> str:
 
 
 def _verdict(fit: Fit) -> tuple[str, str]:
-    """Whether the fit can be relied on and how many rows are flagged, as a headline; and the reasons."""
+    """Whether there is a reason to doubt the fit and how many rows are flagged, as a headline; and the reasons."""
     flagged, n, doubts = int(fit.rows.flagged.sum()), len(fit.rows.label), len(fit.robust.doubts_)
     covered, settled = fit.scores[0].coverage_kept, converged(fit.robust)
     reasons = []
@@ -175,7 +179,7 @@ def _verdict(fit: Fit) -> tuple[str, str]:
         reasons.append(f"Only {within}")
     verdict = "Read this fit with care" if settled else "Do not rely on this fit yet"
     if not reasons:
-        verdict = "This fit can be relied on"
+        verdict = "No sign of trouble"
         start = "Its hyperparameters were given" if getattr(fit.robust, "fit_report_", None) is None else "It converged"
         reasons = [f"{start}, there are no doubts about the noise law, and {within}"]
     if flagged:
