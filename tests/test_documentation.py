@@ -158,6 +158,7 @@ def need_data(monkeypatch, file):
     monkeypatch.setenv("RCGP_DATA_HOME", str(home))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", GALLERY, ids=lambda path: path.stem)
 def test_gallery_scripts_draw_their_figure(script, tmp_path, monkeypatch):
     import matplotlib.pyplot as plt

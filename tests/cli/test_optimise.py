@@ -242,6 +242,7 @@ def test_an_interrupt_ends_the_program_and_says_how_to_go_on(program, capsys, mo
     assert "nothing was kept: give --trace" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_after_kill_9_the_same_command_goes_on_and_repeats_nothing_that_was_finished(program, tmp_path, capsys):
     """Killed during the seventh evaluation, the second that the model chose."""
     command, log = program()

@@ -370,6 +370,7 @@ print((memory("VmHWM") - before) / (8 * n**2))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize(
     ("rows", "fit_rows", "stated"),
