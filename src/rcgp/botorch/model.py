@@ -46,9 +46,8 @@ from rcgp.botorch.weighing import Weighed, law_parts, weigh
 from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.noise_law import PRIOR_COUNTS
-from rcgp.models.exact import plain_attributes, same
 from rcgp.models.kernel_matrix import dense_kernel
-from rcgp.models.posterior import PosteriorProcess
+from rcgp.models.posterior import PosteriorProcess, plain_attributes, same
 from rcgp.weights import NoiseLaw, WeightFunction
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH, SCALES, spread_tail
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from rcgp.chunked.passes import ByLaw, Diagnose, Given, Link, Noise, Sums, SumUp, View
 from rcgp.chunks import Chunk, Chunks, Engine
-from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares
+from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_all_normal, evidence_of_shares
 from rcgp.core.sparse import SparsePosterior, Statistics, condition_sparse
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
@@ -231,13 +231,9 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
 
 
 def _law_wins(sums: Sums) -> bool:
-    """Whether the law has the larger evidence than normal noise, given predictions of all rows, by a lower bound.
-
-    A law that flags rows competes with all rows of normal noise under the same prior of the shares.
-    """
-    all_normal = evidence_of_shares(torch.stack([sums.counts.sum(), *sums.counts.new_zeros(2)]))
-    needed = float(all_normal) if bool(sums.flagged > 0) else 0.0
-    return float(sums.gain + evidence_of_shares(sums.counts)) > needed
+    """Whether the law has the larger evidence than normal noise, given predictions of all rows, by a lower bound."""
+    needed = evidence_of_all_normal(sums.counts.sum(), bool(sums.flagged > 0))
+    return bool(sums.gain + evidence_of_shares(sums.counts) > needed)
 
 
 def _posterior(view: View, statistics: Statistics) -> SparsePosterior:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rcgp.cli.results import number, print_rows, suspicion
 from rcgp.estimator import FLAG_RULE, NoiseLawWarning, RCGPRegressor
-from rcgp.saving import write_whole
+from rcgp.saving import write_atomically
 
 __all__ = ["draw", "made_up_data", "run_demo"]
 
@@ -85,7 +85,7 @@ def run_demo(folder: Path, console: Console) -> None:
     console.print("\nThe most suspicious:")
     print_rows(rows.head(10), console)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "demo.csv", table.to_csv(index=False).encode())
+    write_atomically(folder / "demo.csv", table.to_csv(index=False).encode())
     draw(table, truth, models, folder / "demo.png")
     for line in (
         f"\nfigure: {folder / 'demo.png'}",

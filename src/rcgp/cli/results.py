@@ -18,7 +18,7 @@ from rich.text import Text
 from rcgp.cli.fitting import Fitted, Regressor
 from rcgp.estimator import FLAG_RULE, SparseRCGPRegressor
 from rcgp.report.summary import rows_of
-from rcgp.saving import write_whole
+from rcgp.saving import write_atomically
 from rcgp.weights.noise_law import SCALES
 
 __all__ = [
@@ -168,9 +168,9 @@ def write_table(table: pd.DataFrame, path: Path | None, separator: str = ",", de
         table.to_csv(sys.stdout, index=False)
         return
     if path.suffix.lower() in (".parquet", ".pq"):
-        write_whole(path, table.to_parquet(index=False))
+        write_atomically(path, table.to_parquet(index=False))
     else:
-        write_whole(path, table.to_csv(index=False, sep=separator, decimal=decimal).encode())
+        write_atomically(path, table.to_csv(index=False, sep=separator, decimal=decimal).encode())
 
 
 def _verdict(fitted: Fitted) -> tuple[tuple[str, str], ...]:

@@ -52,6 +52,7 @@ from rcgp.weights.noise_law import (
 __all__ = [
     "PRIOR_COUNTS",
     "LearnedLaw",
+    "evidence_of_all_normal",
     "evidence_of_shares",
     "first_weights",
     "learn_law",
@@ -260,3 +261,17 @@ def evidence_of_shares(counts: Tensor) -> Tensor:
     prior = counts.new_tensor(PRIOR_COUNTS)
     total = prior + counts
     return total.lgamma().sum() - total.sum().lgamma() - prior.lgamma().sum() + prior.sum().lgamma()
+
+
+def evidence_of_all_normal(rows: Tensor, flags_rows: bool) -> Tensor:
+    """What the evidence of normal noise loses before a law is compared with it, a scalar.
+
+    A law that flags no row has to earn its shares: nothing. One that flags rows competes with "all rows have normal
+    noise" under the same prior of the shares: log E[π_n^n], about −3 log(n / 10).
+
+    Args:
+        rows: number n of rows, a scalar.
+        flags_rows: whether the law flags any.
+    """
+    nothing = torch.zeros_like(rows)
+    return evidence_of_shares(torch.stack([rows, nothing, nothing])) if flags_rows else nothing

@@ -6,7 +6,6 @@ It holds no mathematics. Its pieces become plain tensors in :meth:`RCGP.training
 from __future__ import annotations
 
 import copy
-import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from rcgp.models.defaults import NOISE_FLOOR, above, default_kernel, robust_scal
 from rcgp.models.kernel_matrix import kernel_matrix
 from rcgp.models.local_noise import LocalNoise
 from rcgp.models.means import MeanLike, build_mean
-from rcgp.models.posterior import PosteriorKernel, PosteriorNormal, PosteriorProcess
+from rcgp.models.posterior import PosteriorKernel, PosteriorNormal, PosteriorProcess, plain_attributes, same
 from rcgp.models.validation import (
     check_kernel,
     check_per_row,
@@ -34,7 +33,7 @@ from rcgp.models.validation import (
 )
 from rcgp.weights import InverseMultiquadric, LawWeight, NoiseLaw, ThresholdWeight, WeightFunction
 
-__all__ = ["RCGP", "TrainingTerms", "plain_attributes", "same"]
+__all__ = ["RCGP", "TrainingTerms"]
 
 
 @dataclass(frozen=True)
@@ -342,29 +341,3 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         # What can be recomputed is neither pickled nor copied.
         return {**self.__dict__, "_process": None}
-
-
-def plain_attributes(module: torch.nn.Module) -> list[str]:
-    """Public attributes of a module that are neither tensors nor modules, as text: what to compare them by."""
-    found = {key: value for key, value in vars(module).items() if key[0] != "_"}
-    return [f"{key}={_text(value)}" for key, value in found.items() if not isinstance(value, Tensor | torch.nn.Module)]
-
-
-def _text(value: Any) -> str:
-    """The contents of a value as text; of a function or anything else that cannot be pickled, its identity."""
-    if isinstance(value, bool | int | float | str | tuple | type(None)):
-        return repr(value)
-    try:
-        return pickle.dumps(value).hex()
-    except Exception:
-        return str(id(value))
-
-
-def same(old_modules: list[Any], modules: list[Any], old_tensors: list[Tensor], tensors: list[Tensor]) -> bool:
-    """Whether the same modules stand in the same places, with tensors of the same values."""
-    if len(old_modules) != len(modules) or len(old_tensors) != len(tensors):
-        return False
-    return all(old is new or old == new for old, new in zip(old_modules, modules, strict=True)) and all(
-        old.dtype == new.dtype and old.device == new.device and torch.equal(old, new)
-        for old, new in zip(old_tensors, tensors, strict=True)
-    )

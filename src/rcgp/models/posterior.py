@@ -7,6 +7,7 @@ is built only for someone who asks for covariances or draws joint samples.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,7 @@ from rcgp.core.linalg import cholesky
 from rcgp.core.sparse import SparsePosterior
 from rcgp.models.kernel_matrix import dense_kernel
 
-__all__ = ["PosteriorKernel", "PosteriorNormal", "PosteriorProcess"]
+__all__ = ["PosteriorKernel", "PosteriorNormal", "PosteriorProcess", "plain_attributes", "same"]
 
 # Entries of the cross-covariance held at a time: 32 MB in float64.
 _CHUNK_ENTRIES = 2**22
@@ -141,3 +142,29 @@ class PosteriorNormal(gpytorch.distributions.MultivariateNormal):  # type: ignor
         """Log density of joint values ``... x q``. Cost O(q³)."""
         density: Tensor = torch.distributions.MultivariateNormal.log_prob(self, value)  # type: ignore[no-untyped-call]
         return density
+
+
+def plain_attributes(module: torch.nn.Module) -> list[str]:
+    """Public attributes of a module that are neither tensors nor modules, as text: what to compare them by."""
+    found = {key: value for key, value in vars(module).items() if key[0] != "_"}
+    return [f"{key}={_text(value)}" for key, value in found.items() if not isinstance(value, Tensor | torch.nn.Module)]
+
+
+def _text(value: Any) -> str:
+    """The contents of a value as text; of a function or anything else that cannot be pickled, its identity."""
+    if isinstance(value, bool | int | float | str | tuple | type(None)):
+        return repr(value)
+    try:
+        return pickle.dumps(value).hex()
+    except Exception:
+        return str(id(value))
+
+
+def same(old_modules: list[Any], modules: list[Any], old_tensors: list[Tensor], tensors: list[Tensor]) -> bool:
+    """Whether the same modules stand in the same places, with tensors of the same values."""
+    if len(old_modules) != len(modules) or len(old_tensors) != len(tensors):
+        return False
+    return all(old is new or old == new for old, new in zip(old_modules, modules, strict=True)) and all(
+        old.dtype == new.dtype and old.device == new.device and torch.equal(old, new)
+        for old, new in zip(old_tensors, tensors, strict=True)
+    )

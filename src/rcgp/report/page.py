@@ -23,7 +23,7 @@ from plotly.offline import get_plotlyjs
 from rcgp.report.sections import Panel, Section, fit_table, sections_of
 from rcgp.report.summary import EncodedColumn, Fit, Regressor, columns_of, converged, rows_of
 from rcgp.report.text import counted, for_html, number, percent
-from rcgp.saving import write_whole
+from rcgp.saving import write_atomically
 
 __all__ = ["report_html", "write_report"]
 
@@ -56,7 +56,7 @@ def write_report(
         raise FileNotFoundError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
     page = report_html(robust, plain, X, y, target=target, rows=rows, notices=notices, columns=columns)
     # A name may hold half a surrogate pair, which no encoding can write.
-    write_whole(path, page.encode("utf-8", errors="replace"))
+    write_atomically(path, page.encode("utf-8", errors="replace"))
 
 
 def report_html(

@@ -5,7 +5,15 @@ recipes  the kernels, means, weight functions, constraints and priors that can b
 modules  a tree of such modules as JSON and tensors, and back
 """
 
-from rcgp.saving.archive import SavedModelError, check_writable, read_archive, write_archive, write_whole
+from rcgp.saving.archive import SavedModelError, check_writable, read_archive, write_archive, write_atomically
 from rcgp.saving.modules import describe, rebuild
 
-__all__ = ["SavedModelError", "check_writable", "describe", "read_archive", "rebuild", "write_archive", "write_whole"]
+__all__ = [
+    "SavedModelError",
+    "check_writable",
+    "describe",
+    "read_archive",
+    "rebuild",
+    "write_archive",
+    "write_atomically",
+]

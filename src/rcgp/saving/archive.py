@@ -27,7 +27,7 @@ __all__ = [
     "raw_bytes",
     "read_archive",
     "write_archive",
-    "write_whole",
+    "write_atomically",
 ]
 
 #: The layout of the file that this version writes, and the only one that it reads.
@@ -48,7 +48,7 @@ class SavedModelError(ValueError):
 
 
 def write_archive(path: str | os.PathLike[str], description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write a description and tensors to one file with :func:`write_whole`. Cost O(size), in memory too.
+    """Write a description and tensors to one file with :func:`write_atomically`. Cost O(size), in memory too.
 
     Args:
         path: the file to create or replace.
@@ -60,7 +60,7 @@ def write_archive(path: str | os.PathLike[str], description: dict[str, Any], ten
     """
     content = _serialised(description, tensors)
     try:
-        write_whole(path, content)
+        write_atomically(path, content)
     except FileNotFoundError as error:
         raise SavedModelError(f"{os.fspath(path)!r} could not be written: its folder does not exist") from error
     except (OSError, ValueError) as error:
@@ -95,7 +95,7 @@ def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
     return description, {key: value.clone() for key, value in tensors.items()}
 
 
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file atomically: a reader finds the old content or the new, never a part.
 
     The file keeps the permissions of the one that it replaces; a new one gets the default ones. A symbolic link is
@@ -135,7 +135,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise the OSError with which :func:`write_whole` would fail, before long work; a disk may still fill up."""
+    """Raise the OSError with which :func:`write_atomically` would fail, before long work; a disk may still fill up."""
     target = os.path.realpath(path)
     try:
         _mode_to_keep(target)

@@ -61,8 +61,8 @@ _SAMPLE, _MANY = 250, 375
 # where there is hardly any noise, whose variance then falls step by step.
 _FINISHES, _GAIN = 8, 0.01
 
-# Noise variance, in units of its lower limit, up to which there is none; and loss of log evidence that takes a step
-# back: a difference below one is not worth a mention (Kass and Raftery, 1995).
+# Noise variance, in units of its lower limit, up to which there is none anywhere; and loss of log evidence that takes a
+# step back: a difference below one is not worth a mention (Kass and Raftery, 1995).
 _NO_NOISE, _LOSS = 2.0, 1.0
 
 
@@ -357,8 +357,7 @@ class Learning:
         """Let the noise differ from place to place, if there is any and the evidence grows by it."""
         state = self._back_to(best)
         model, bounds = self.model, self.model.noise_bounds()
-        noise = model.noise.detach()
-        noiseless = bounds is not None and float(noise) <= _NO_NOISE * bounds[0]  # no place can have less
+        noiseless = bounds is not None and float(model.noise.detach()) <= _NO_NOISE * bounds[0]
         if not self.local_noise or noiseless or state.learned is None or state.cavity is None:
             return best
         with torch.no_grad():
@@ -369,7 +368,7 @@ class Learning:
                 model.residual(),
                 state.cavity,
                 self.relative,
-                replace(state.learned, noise=noise),
+                replace(state.learned, noise=model.noise.detach()),
                 self.width,
                 bounds,
             )

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from rcgp.core.noise_law import evidence_of_shares
+from rcgp.core.noise_law import evidence_of_all_normal
 from rcgp.models import RCGP
 from rcgp.training.fit import (
     FitError,
@@ -156,11 +156,11 @@ def _fit(
         normal = error
     normal_evidence = -math.inf if isinstance(normal, FitError) else normal.value
     found = hyperparameters_of(model)
-    all_normal = normal_evidence + float(evidence_of_shares(model.train_y.new_tensor([len(model.train_y), 0.0, 0.0])))
-    best = learning.finish(best, all_normal)
+    rows = model.train_y.new_tensor(float(len(model.train_y)))
+    best = learning.finish(best, normal_evidence + float(evidence_of_all_normal(rows, True)))
     restore_hyperparameters(model, found)
     last: FitReport | Outcome
-    needed = all_normal if best.flags_rows else normal_evidence
+    needed = normal_evidence + float(evidence_of_all_normal(rows, best.flags_rows))
     if best.learned is not None and best.cavity is not None and best.search is not None and best.evidence > needed:
         restore_hyperparameters(model, best.parameters)
         model.weight = LawWeight(best.learned.law, *best.cavity, best.h, learning.relative)

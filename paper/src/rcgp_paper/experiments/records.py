@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rcgp.saving import write_whole
+from rcgp.saving import write_atomically
 
 try:
     from fcntl import LOCK_EX, LOCK_NB, flock
@@ -112,7 +112,7 @@ class RecordFile:
             file.flush()
             os.fsync(file.fileno())
         kept = [_ended(line) for line in lines if _parsed(line) is not None]
-        write_whole(self.path, b"".join(kept))
+        write_atomically(self.path, b"".join(kept))
         return [f"{self.path}: {_broken_lines(len(broken))} set aside in {aside.name}; {len(kept)} kept"]
 
     def append(self, record: Record) -> None:

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TypeVar
 
-from rcgp.saving import write_whole
+from rcgp.saving import write_atomically
 from rcgp_paper.experiments import EXPERIMENTS, Options, Record, RecordFile
 from rcgp_paper.experiments.optimisation import FIGURES_BO
 from rcgp_paper.experiments.records import key_of
@@ -68,7 +68,7 @@ def render(experiment: str, records: Sequence[Record], folder: Path) -> tuple[li
     paths = [folder / f"{experiment}.md", folder / f"{experiment}.html"]
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in zip(paths, (markdown, html), strict=True):
-        write_whole(path, content.encode())
+        write_atomically(path, content.encode())
     return paths, notices
 
 
@@ -93,7 +93,7 @@ def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[P
     path = folder / "reproduction.html"
     folder.mkdir(parents=True, exist_ok=True)
     body = f"<p>{escape(_INTRODUCTION)}</p><nav><ul>{''.join(contents)}</ul></nav>{''.join(parts)}"
-    write_whole(path, _page("Robust and conjugate Gaussian process regression, reproduced", body).encode())
+    write_atomically(path, _page("Robust and conjugate Gaussian process regression, reproduced", body).encode())
     return path, notices
 
 
