@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rcgp.estimator import RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
     from rcgp.models import RCGP, SparseRCGP, posterior_influence
+    from rcgp.series import StateSpaceRCGP
     from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
     from rcgp.weights import NoiseLaw
 
@@ -32,6 +33,7 @@ __all__ = [
     "SavedModelError",
     "SparseRCGP",
     "SparseRCGPRegressor",
+    "StateSpaceRCGP",
     "__version__",
     "fit",
     "fit_robust",
@@ -45,6 +47,7 @@ __version__ = "0.2.0"
 _ROOMS = {
     "estimator": ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
     "models": ("RCGP", "SparseRCGP", "posterior_influence"),
+    "series": ("StateSpaceRCGP",),
     "training": ("FitError", "FitReport", "RobustReport", "fit", "fit_robust"),
     "weights": ("NoiseLaw",),
 }

@@ -145,11 +145,13 @@ def test_the_weight_of_one_row_takes_any_number_of_values():
     for row in range(len(e)):
         alone = weight.of_row(row)
         values = torch.stack([e[row], e[row] + 1.0, e[row] - 40.0])
-        assert alone(values, x[:3], NOISE)[0] == all_rows[row]
-        assert alone.slope(values, x[:3], NOISE)[0] == slopes[row]
         moved = e.clone()
         moved[row] = values[2]
-        assert alone(values, x[:3], NOISE)[2] == weight(moved, x, NOISE)[row]
+        # Equal but for the last bits: a vectorised exponential depends on the place in the vector.
+        found, slope = alone(values, x[:3], NOISE), alone.slope(values, x[:3], NOISE)
+        assert found[0].item() == pytest.approx(all_rows[row].item(), rel=1e-14)
+        assert slope[0].item() == pytest.approx(slopes[row].item(), rel=1e-13)
+        assert found[2].item() == pytest.approx(weight(moved, x, NOISE)[row].item(), rel=1e-14)
 
 
 def test_the_normal_law_gives_every_row_weight_one_and_no_slope():

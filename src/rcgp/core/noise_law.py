@@ -130,7 +130,6 @@ def learn_law(
     """
     prior = residual.new_tensor(PRIOR_COUNTS)
     counts = residual.new_tensor(_FIRST_COUNTS) if counts is None else counts
-    squares = residual.new_tensor(SCALES).square()
     first = residual.new_tensor(first_width)
     b = first if width is None else residual.new_tensor(width)
 
@@ -141,7 +140,7 @@ def learn_law(
     for _ in range(steps if learn else 0):
         counts, b = prior + by_component(rows.share.sum(dim=-2)), _updated_width(rows, b, first)
         if bounds is not None:
-            noise = _updated_noise(rows, noise, relative, squares).clamp(*bounds)
+            noise = _updated_noise(rows, noise).clamp(*bounds)
         rows = rows_of(counts, noise, b)
     return LearnedLaw(NoiseLaw.of_counts(counts, float(b)), noise, counts, rows)
 
@@ -154,34 +153,36 @@ def _updated_width(rows: Responsibilities, width: Tensor, first: Tensor) -> Tens
     return (width * (2.0 * mean).sqrt()).clamp(first / _WIDTHS, first * _WIDTHS)
 
 
-def _updated_noise(rows: Responsibilities, noise: Tensor, relative: Tensor, squares: Tensor) -> Tensor:
+def _updated_noise(rows: Responsibilities, noise: Tensor) -> Tensor:
     """The noise variance that the good rows suggest; as it was where there are none."""
     good = rows.share[..., :-1]
     total = good.sum()
-    expected = _relative_squares(rows, noise * relative, squares).sum() * noise
+    expected = _relative_squares(rows).sum() * noise
     return torch.where(total > 0.0, expected / total, noise)
 
 
-def _relative_squares(rows: Responsibilities, row_noise: Tensor, squares: Tensor) -> Tensor:
+def _relative_squares(rows: Responsibilities) -> Tensor:
     """Σ_k ρ_ik E[ε_i² | k] / (s_k² σ_i²), ``n``.
 
     With a_k = σ_i² s_k² and S_k² = v_i + a_k, E[ε² | k] / a_k = 1 + (a_k / S_k²) (t² − 1), t = (e − μ) / S_k.
     """
-    ratio = row_noise.unsqueeze(-1) * squares / rows.std.square()
-    score = torch.where(rows.share[..., :-1] > 0.0, rows.score, 0.0)  # an outlier of 1e300 has no square
-    return (rows.share[..., :-1] * (1.0 + ratio * (score.square() - 1.0))).sum(dim=-1)
+
+    def of_block(block: Responsibilities) -> Tensor:
+        ratio = block.noise.unsqueeze(-1) * block.noise.new_tensor(SCALES).square() / block.std.square()
+        score = torch.where(block.share[..., :-1] > 0.0, block.score, 0.0)  # an outlier of 1e300 has no square
+        return (block.share[..., :-1] * (1.0 + ratio * (score.square() - 1.0))).sum(dim=-1)
+
+    return rows.in_blocks(of_block)
 
 
-def local_squares(rows: Responsibilities, row_noise: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def local_squares(rows: Responsibilities, noise: Tensor) -> tuple[Tensor, Tensor]:
     """How much noise each row suggests, in units of σ², and how far it counts: each ``n``.
 
     Args:
         rows: responsibilities of the rows.
-        row_noise: ``n`` noise variances that they have now.
         noise: ``n`` noise variances that they would have without a local scale.
     """
-    squares = row_noise.new_tensor(SCALES).square()
-    return _relative_squares(rows, row_noise, squares) * row_noise / noise, rows.share[..., :-1].sum(dim=-1)
+    return _relative_squares(rows) * rows.noise / noise, rows.share[..., :-1].sum(dim=-1)
 
 
 def first_weights(residual: Tensor, spread: Tensor, threshold: float = WIDE) -> Tensor:

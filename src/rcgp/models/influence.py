@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from rcgp.core.exact import influence
-from rcgp.core.loo import leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models.exact import RCGP
 from rcgp.models.validation import as_real_tensor
@@ -42,7 +41,7 @@ def posterior_influence(model: RCGP, index: SupportsIndex, values: Any) -> Tenso
     y_new = y_new.to(model.train_y)
     with torch.no_grad():
         terms = model.training_terms()
-        cavity = leave_one_out(model.kernel_matrix(), terms.pseudo)
+        cavity = model.latent_leave_one_out(terms.pseudo)
         before = PseudoData(terms.pseudo.target[index], terms.pseudo.root_precision[index])
         # The threshold rule looks at all residuals: hold it at its value for the data as they are.
         weight = model.weight.frozen(terms.residual).of_row(index)

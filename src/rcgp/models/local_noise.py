@@ -107,7 +107,7 @@ def learn_local_noise(
         h, law = torch.ones_like(residual), learned
         for _ in range(_STEPS):
             flat = law.noise * relative
-            local = LocalNoise(own, X, *local_squares(law.rows, flat * h, flat), power)
+            local = LocalNoise(own, X, *local_squares(law.rows, flat), power)
             h = local.at_rows(K)
             law = learn_law(
                 residual,

@@ -109,6 +109,9 @@ class SparseRCGP(RCGP):
         """Refused: what asks for it wants an exact model."""
         raise TypeError("a sparse model has no n x n kernel matrix: this is for RCGP, the exact model")
 
+    def start_rows(self) -> None:
+        """Starts of a fit are tried on all rows."""
+
     def hyperparameters(self) -> dict[str, Tensor]:
         """As :meth:`RCGP.hyperparameters`; the inducing points are none."""
         values = super().hyperparameters()

@@ -10,7 +10,6 @@ from torch import Tensor
 from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
-from rcgp.models.kernel_matrix import correlations
 from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
@@ -119,12 +118,11 @@ def _few(rows: int) -> tuple[str, ...]:
 
 
 def _neighbours(model: RCGP, flagged: Tensor) -> tuple[str, ...]:
-    """Flagged rows whose nearest row, by the kernel's correlation, is flagged too: more than scattered errors have."""
+    """Flagged rows whose nearest row is flagged too: more than scattered errors have."""
     count, n = int(flagged.sum()), len(flagged)
     if count < 2:
         return ()
-    nearest = correlations(model.kernel_matrix()).fill_diagonal_(-torch.inf).argmax(dim=-1)
-    beside = int(flagged[nearest][flagged].sum())
+    beside = int(flagged[model.nearest_rows()][flagged].sum())
     chance = (count - 1.0) / (n - 1.0)
     if not beside > count * chance + _BESIDE * (count * chance * (1.0 - chance)) ** 0.5 or not 2 * beside > count:
         return ()

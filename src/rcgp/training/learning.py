@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,10 +51,6 @@ _ROUNDS, _ITERATIONS = 2, 5
 
 # Tolerances of these searches and of the last one: gains for each row in the log evidence, far below what matters.
 _ROUGH, _FINE = 1e-4, 1e-6
-
-# Starts are tried on so many rows where there are at least as many as the second number: a third of the cost, or less.
-# On 125 rows errors begin to grow.
-_SAMPLE, _MANY = 250, 375
 
 # Last searches at most, and the gain in log evidence for each row below which there is no other: one is enough but
 # where there is hardly any noise, whose variance then falls step by step.
@@ -109,7 +104,7 @@ class Learning:
 
     def __init__(self, model: RCGP, max_iterations: int, local_noise: bool, report: Progress) -> None:
         self.model, self.max_iterations = model, max_iterations
-        self.local_noise = local_noise and not isinstance(model, SparseRCGP)
+        self.local_noise = local_noise and not (isinstance(model, SparseRCGP) or model.linear_cost)
         self.width = OUTLIER_WIDTH * robust_spread(model.residual().detach())
         self.relative = model.relative_noise()
         self.worth = _GAIN * len(self.relative)  # what another search or expectation step has to gain
@@ -120,7 +115,7 @@ class Learning:
 
     def explore(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
         """A short search from each start, on a sample where rows are many: the best state, and F of each start."""
-        sample = self._sample()
+        sample = self.model.start_rows()
         if sample is None:
             return self._best_start(restarts, seed)
         with self._only(sample):
@@ -189,8 +184,17 @@ class Learning:
         return best
 
     def _lifted(self, sampled: State, sample: Tensor) -> State:
-        """From a sample to all rows: these are weighed by what it predicts, its own rows without themselves."""
+        """From a sample to all rows: these are weighed by what it predicts, its own rows without themselves.
+
+        Where an evaluation costs O(n), by expectation steps on all rows under the sample's law.
+        """
         model = self.model
+        if model.linear_cost and sampled.learned is not None:
+            self._back_to(sampled)
+            self.state = replace(self._first(WIDE), learned=sampled.learned)
+            with torch.no_grad():
+                self._weigh(cavity_by_law(model, sampled.learned.law, self.state.h), learn=False)
+            return self._expect("all rows")
         with torch.no_grad():
             with self._only(sample):
                 self._back_to(sampled)
@@ -202,21 +206,6 @@ class Learning:
             self.state = replace(self._first(WIDE), learned=sampled.learned)
             self._weigh(LeaveOneOut(mean, variance.clamp_min(0.0)), learn=False)
         return self._expect("all rows")
-
-    def _sample(self) -> Tensor | None:
-        """Rows on which starts are tried where there are many: every k-th by their residual. ``None`` for all.
-
-        The sample has the outliers and the noise of the table, and does not depend on the order of its rows.
-        """
-        model, n = self.model, len(self.model.train_y)
-        if n < _MANY or isinstance(model, SparseRCGP):
-            return None
-        with torch.no_grad():
-            residual = model.residual()
-        keys = torch.cat([self.relative.unsqueeze(-1), model.train_X, residual.unsqueeze(-1)], dim=-1)
-        order = np.lexsort(keys.T.cpu().numpy())  # by residual first
-        kept = np.linspace(0.0, n - 1.0, _SAMPLE).round().astype(np.int64)
-        return torch.from_numpy(order[kept]).to(model.train_X.device)
 
     @contextmanager
     def _only(self, rows: Tensor) -> Iterator[None]:

@@ -29,6 +29,8 @@ __all__ = [
 
 Objective = Callable[[RCGP], Tensor]
 
+_LOG_2PI = math.log(2.0 * math.pi)
+
 
 def leave_one_out(model: RCGP) -> Tensor:
     """Σ_i log p(y_i | all other observations), the paper's objective: log N(e_i; μ_i, v_i + σ²/p_i). Cost O(n³).
@@ -51,8 +53,13 @@ def marginal(model: RCGP) -> Tensor:
             f"the marginal likelihood needs a weight that does not depend on y, such as Constant(), not "
             f"{type(model.weight).__name__}; use the objective 'loo'"
         )
+    if isinstance(model, SparseRCGP):
+        raise TypeError(
+            "the marginal likelihood of a sparse model has a bound, 'elbo': this is for RCGP, the exact model"
+        )
     terms = model.training_terms()
-    return evidence.log_marginal(model.kernel_matrix(), terms.pseudo) + log_prior(model)
+    s = terms.pseudo.root_precision
+    return model.signal_evidence(terms.pseudo) + s.log().sum() - 0.5 * s.shape[-1] * _LOG_2PI + log_prior(model)
 
 
 def pseudo_marginal(model: RCGP) -> Tensor:
@@ -82,7 +89,7 @@ def elbo(model: RCGP) -> Tensor:
     signal = model.signal_bound(terms)
     if model.weight.constant_in_y:
         s = terms.pseudo.root_precision
-        return signal + s.log().sum() - 0.5 * s.shape[-1] * math.log(2.0 * math.pi) + log_prior(model)
+        return signal + s.log().sum() - 0.5 * s.shape[-1] * _LOG_2PI + log_prior(model)
     return signal + evidence.loss_terms(terms.weight, terms.slope, terms.row_noise) + log_prior(model)
 
 

@@ -38,9 +38,6 @@ __all__ = [
 ]
 
 
-# Factors on the first lengthscales that are looked at, too: each about a third of the one before.
-_SHORTER = (0.3, 0.1)
-
 # Part of a bound by which scaled lengthscales stay away from it: at a bound most constraints have no gradient.
 _MARGIN = 0.01
 
@@ -58,13 +55,13 @@ def restore_hyperparameters(model: RCGP, values: list[Tensor]) -> None:
 
 
 def shorter_starts(model: RCGP) -> Iterator[None]:
-    """Give a model its present hyperparameters with shorter lengthscales, a third and a tenth.
+    """Give a model its present hyperparameters with shorter lengthscales, each about a third of those before.
 
     A function that is faster than its first lengthscales looks like noise from there. The model stays where the caller
     leaves it.
     """
     first = hyperparameters_of(model)
-    for factor in _SHORTER:
+    for factor in model.shorter_factors():
         restore_hyperparameters(model, first)
         scale_lengthscales(model, factor)
         yield

@@ -1,0 +1,18 @@
+"""Series in linear time: the robust conjugate GP as a state-space model.
+
+from rcgp import StateSpaceRCGP, fit_robust
+
+model = StateSpaceRCGP(times, y)
+fit_robust(model)
+model.posterior(new_times)
+"""
+
+try:
+    import numba as _numba  # noqa: F401
+except ImportError as error:
+    raise ImportError("rcgp.series needs numba: pip install 'rcgp[series]'") from error
+
+from rcgp.series.kernels import harmonic_error
+from rcgp.series.model import StateSpaceRCGP
+
+__all__ = ["StateSpaceRCGP", "harmonic_error"]

@@ -1,0 +1,385 @@
+"""The robust conjugate GP of a series, in linear time: the same pseudo-data and robust fit, another solver.
+
+Kernels with a state-space form (:mod:`rcgp.series.kernels`) give the posterior, leave-one-out and the evidence with its
+gradient by a Kalman filter and one pass back: O(n) in place of O(n³), and exact.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import gpytorch
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rcgp.core.loo import LeaveOneOut
+from rcgp.core.pseudo import PseudoData
+from rcgp.models import RCGP
+from rcgp.models.defaults import above, robust_scales, robust_spread
+from rcgp.models.kernel_matrix import dense_kernel
+from rcgp.models.means import MeanLike, build_mean
+from rcgp.models.posterior import PosteriorKernel, PosteriorNormal
+from rcgp.models.validation import as_real_tensor, check_finite, check_sample_weight
+from rcgp.series.kernels import HARMONICS, groups_of, terms_of
+from rcgp.series.solver import Axis, StateSpace, evidence
+from rcgp.weights import Constant, WeightFunction
+
+__all__ = ["SeriesProcess", "StateSpaceRCGP", "default_series_kernel"]
+
+Array = NDArray[np.float64]
+
+# Rows on which a robust fit tries its starts, and stretches of consecutive rows that they are taken from: enough to see
+# short lengthscales, and to meet what happens in different places.
+_START_ROWS, _STRETCHES = 4096, 8
+
+
+class StateSpaceRCGP(RCGP):
+    """Robust and conjugate Gaussian process regression of a series, in O(n) time and memory.
+
+    The posterior of :class:`rcgp.RCGP` with the same kernel, exactly. :func:`rcgp.fit_robust` learns noise law, weights
+    and hyperparameters as for any model, ``fit(model, "marginal")`` the hyperparameters of an ordinary GP.
+
+    Args:
+        times: ``n`` times, or ``n x 1``, in any order; they may be irregular and may repeat.
+        y: ``n`` observations. NaN is a missing value: such rows take no part, :attr:`observed` says which do, and
+            :meth:`posterior` predicts at any time.
+        kernel: a GPyTorch kernel with a state-space form: ``MaternKernel``, ``CosineKernel``, ``PeriodicKernel``,
+            ``ConstantKernel``, ``LinearKernel``, and scales, sums and products of these. Default: a scaled Matérn
+            kernel of ν = 3/2.
+        mean, noise, sample_weight, weight: as for :class:`rcgp.RCGP`. The default of the mean is the median, that of
+            the weight ``Constant()``: a plain GP before a robust fit.
+        harmonics: number of harmonics that stand for a ``PeriodicKernel``; see
+            :func:`rcgp.series.harmonic_error`.
+
+    Raises:
+        ValueError: for data that are not finite, empty or of different lengths, and kernels without such a form.
+    """
+
+    #: An evaluation costs O(n): starts of a fit are tried on all rows up to some thousand.
+    linear_cost: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        times: Tensor,
+        y: Tensor,
+        *,
+        kernel: gpytorch.kernels.Kernel | None = None,
+        mean: MeanLike = "median",
+        noise: float | None = None,
+        sample_weight: Tensor | None = None,
+        weight: WeightFunction | None = None,
+        harmonics: int = HARMONICS,
+    ) -> None:
+        t, values = _check_series(times, y)
+        if not isinstance(harmonics, int) or harmonics < 1:
+            raise ValueError(f"harmonics must be a whole number, at least 1, got {harmonics!r}")
+        precision = None if sample_weight is None else check_sample_weight(sample_weight, t)
+        observed = ~values.isnan()
+        check_finite(values[observed], "y")
+        if not bool(observed.any()):
+            raise ValueError(f"y has no observation: all {len(values)} values are missing")
+        t, values = t[observed], values[observed]
+        if kernel is None:
+            with torch.no_grad():
+                residual = values - build_mean(mean, t, values).to(t)(t)
+            kernel = default_series_kernel(t, robust_spread(residual))
+        elif isinstance(kernel, gpytorch.kernels.Kernel):
+            terms_of(kernel, harmonics)  # or an error that says what is missing
+        super().__init__(
+            t,
+            values,
+            kernel=kernel,
+            mean=mean,
+            weight=Constant() if weight is None else weight,
+            noise=noise,
+            sample_weight=None if precision is None else precision[observed],
+        )
+        self.harmonics = harmonics
+        #: Which of the given rows are observed, those of ``train_X`` and ``train_y``: ``n``.
+        self.observed = observed
+        self._ordered: tuple[Tensor, Tensor, Axis] | None = None
+
+    def latent_leave_one_out(self, pseudo: PseudoData) -> LeaveOneOut:
+        """Leave-one-out moments of f(t_i), relative to the prior mean, each ``n``. Cost O(n).
+
+        Without gradient: the paper's leave-one-out objective is not for this model.
+        """
+        if torch.is_grad_enabled() and any(part.requires_grad for part in self.parameters()):
+            raise ValueError(
+                f"the leave-one-out objective has no gradient for a {type(self).__name__}: use fit_robust(model), or "
+                "fit(model, 'marginal') for an ordinary GP"
+            )
+        order, axis = self._axis()
+        found = self._space().moments(axis, *_sorted(pseudo, order))
+        mean, variance = torch.empty_like(pseudo.target), torch.empty_like(pseudo.target)
+        mean[order], variance[order] = torch.from_numpy(found.mean), torch.from_numpy(found.variance)
+        return LeaveOneOut(mean, variance)
+
+    def signal_evidence(self, pseudo: PseudoData) -> Tensor:
+        """ℓ, the part of the evidence of pseudo-data that involves the kernel; differentiable. Cost O(n)."""
+        order, axis = self._axis()
+        return evidence(terms_of(self.kernel, self.harmonics), axis, pseudo.target[order], pseudo.root_precision[order])
+
+    def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
+        """Posterior of f, or of new observations, at times.
+
+        Args:
+            test_X: ``... x q`` times, or ``... x q x 1``.
+            observation_noise: as for :meth:`rcgp.RCGP.posterior`.
+
+        Returns:
+            A GPyTorch ``MultivariateNormal`` over ``q`` points, without gradient. Cost O(n + q) for mean and variances,
+            and O((n + q) q) when covariances are asked for.
+        """
+        x = self._check_times(test_X)
+        with torch.no_grad():
+            process = self.process()
+            covariance = PosteriorKernel(process, x.dtype)(x)  # type: ignore[arg-type]
+            if observation_noise:
+                covariance = covariance.add_diagonal(self.noise_law.variance * self.noise_scale(x))
+            return PosteriorNormal(process.mean(x), covariance)
+
+    def sample(self, times: Tensor, samples: int = 1, seed: int | None = None) -> Tensor:
+        """Joint samples of f at ``q`` times from the posterior, ``samples x q``. Cost O(n + q) for each.
+
+        A sample of the prior, moved by what the data say of its error (Matheron's rule).
+        """
+        x = self._check_times(times)
+        random = np.random.default_rng(seed)
+        with torch.no_grad():
+            drawn = self.process().sample(x.double().squeeze(-1).numpy(), samples, random)
+        return torch.from_numpy(drawn).to(x)
+
+    def components(self, times: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Posterior mean and variance of each summand of the kernel at ``q`` times: trend, seasons. Cost O(n + q).
+
+        The prior mean is no part of them.
+        """
+        x = self._check_times(times)
+        with torch.no_grad():
+            return [
+                (torch.from_numpy(mean).to(x), torch.from_numpy(variance).to(x))
+                for mean, variance in self.process().components(x.double().squeeze(-1).numpy())
+            ]
+
+    def process(self) -> SeriesProcess:
+        """The posterior process at the current hyperparameters."""
+        model = self.in_float64()
+        order, axis = model._axis()
+        z, w = _sorted(model.training_terms().pseudo, order)
+        mean, kernel = (copy.deepcopy(module).requires_grad_(False) for module in (model.mean, model.kernel))
+        return SeriesProcess(mean, kernel, self.harmonics, axis.times, z, w)
+
+    def nearest_rows(self) -> Tensor:
+        """The training row that is nearest in time to each row, ``n``."""
+        order, axis = self._axis()
+        if len(order) == 1:
+            return torch.zeros_like(order)
+        gaps = torch.from_numpy(np.diff(axis.times))
+        ends = gaps.new_full((1,), torch.inf)
+        later = torch.cat([gaps, ends]) < torch.cat([ends, gaps])
+        place = torch.arange(len(order))
+        nearest = torch.empty_like(order)
+        nearest[order] = order[torch.where(later, place + 1, place - 1)]
+        return nearest
+
+    def start_rows(self) -> Tensor | None:
+        """Rows on which starts of a fit are tried where there are many: stretches of the series; ``None`` for all."""
+        order, _ = self._axis()
+        if len(order) <= _START_ROWS:
+            return None
+        length = _START_ROWS // _STRETCHES
+        firsts = np.linspace(0, len(order) - length, _STRETCHES).round().astype(np.int64)
+        return order[torch.from_numpy((firsts[:, None] + np.arange(length)).reshape(-1))]
+
+    def shorter_factors(self) -> tuple[float, ...]:
+        """Factors on the first lengthscales that are looked at, too: each about a third, down to the typical gap."""
+        _, axis = self._axis()
+        gaps = np.diff(axis.times)
+        scale, typical = float(robust_scales(self.train_X)), float(np.median(gaps[gaps > 0])) if gaps.any() else 1.0
+        count = int(np.ceil(np.log(max(scale / typical, 1.0)) / np.log(1.0 / 0.3)))
+        return tuple(0.3**k for k in range(1, max(count, 2) + 1))
+
+    def _space(self) -> StateSpace:
+        return StateSpace(terms_of(self.kernel, self.harmonics))
+
+    def _axis(self) -> tuple[Tensor, Axis]:
+        """The order of the rows in time, and their times in it; kept until the rows change."""
+        if self._ordered is None or self._ordered[0] is not self.train_X:
+            t = self.train_X.squeeze(-1).double()
+            # By value at equal times: results do not depend on the order in which rows are given.
+            order = torch.from_numpy(np.lexsort((self.train_y.numpy(), t.numpy())))
+            self._ordered = self.train_X, order, Axis(t[order].numpy())
+        return self._ordered[1:]
+
+    def _check_times(self, times: Any) -> Tensor:
+        """Times as ``... x q x 1`` in the type of the training data."""
+        t = as_real_tensor(times, "times")
+        if t.ndim == 0:
+            raise ValueError("times must have at least one dimension, got a number")
+        t = t if t.ndim > 1 and t.shape[-1] == 1 else t.unsqueeze(-1)
+        if t.numel() == 0:
+            raise ValueError(f"times is empty: its shape is {tuple(t.shape)}")
+        check_finite(t, "times")
+        return t.to(self.train_X)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_ordered": None}
+
+
+@dataclass(frozen=True)
+class SeriesProcess:
+    """The posterior process of a series: an answer at any times costs O(n + q).
+
+    Attributes:
+        prior_mean, kernel: copies of the prior's that nobody else changes.
+        harmonics: of periodic kernels.
+        times, z, w: ``n`` times in order, pseudo-targets and squared precisions.
+    """
+
+    prior_mean: gpytorch.means.Mean
+    kernel: gpytorch.kernels.Kernel
+    harmonics: int
+    times: Array
+    z: Array
+    w: Array
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Posterior mean of f at ``... x q x 1`` times: ``... x q``."""
+        prior: Tensor = self.prior_mean(x.double()).to(x)
+        return self._answer(x, 0) + prior
+
+    def variance(self, x: Tensor) -> Tensor:
+        """Posterior variance of f at ``... x q x 1`` times: ``... x q``."""
+        return self._answer(x, 1)
+
+    def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """Posterior covariance of f between ``... x q x 1`` and ``... x p x 1`` times: ``... x q x p``.
+
+        k(x₁, x₂) minus the posterior mean at x₁ of the series k(·, x₂), for each x₂. Cost O((n + q) p).
+        """
+        batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])  # type: ignore[no-untyped-call]
+        first = x1.double().expand(*batch, *x1.shape[-2:]).reshape(-1, x1.shape[-2])
+        second = x2.double().expand(*batch, *x2.shape[-2:]).reshape(-1, x2.shape[-2])
+        own = torch.from_numpy(self.times).unsqueeze(-1)
+        results = []
+        for left, right in zip(first, second, strict=True):
+            K = dense_kernel(self.kernel, left.unsqueeze(-1), right.unsqueeze(-1))
+            columns = dense_kernel(self.kernel, own, right.unsqueeze(-1)).numpy()
+            passes = self._passes(left.numpy())
+            explained = [passes.run(np.ascontiguousarray(column))[0] for column in columns.T]
+            results.append(K - torch.from_numpy(np.stack(explained, axis=-1)))
+        return torch.stack(results).reshape(*batch, x1.shape[-2], x2.shape[-2]).to(x1)
+
+    def components(self, times: Array) -> list[tuple[Array, Array]]:
+        """Posterior mean and variance of each summand of the kernel at ``q`` times."""
+        terms = terms_of(self.kernel, self.harmonics)
+        counts = [count for _, count in groups_of(self.kernel, self.harmonics)]
+        space = StateSpace(terms)
+        H, at, block = [space.layout.values], 0, 0
+        for count in counts:
+            h, size = np.zeros(space.size), sum(space.layout.blocks[block : block + count])
+            h[at : at + size] = space.layout.values[at : at + size]
+            H.append(h)
+            at, block = at + size, block + count
+        passes = self._passes(
+            np.tile(times, len(counts)), np.stack(H), np.repeat(np.arange(len(counts)) + 1, len(times))
+        )
+        mean, variance = passes.run(self.z)
+        return list(zip(mean.reshape(len(counts), -1), variance.reshape(len(counts), -1), strict=True))
+
+    def sample(self, times: Array, samples: int, random: np.random.Generator) -> Array:
+        """Joint samples of f at ``q`` times, ``samples x q``."""
+        passes, every = self._passes(times), np.concatenate([self.times, times])
+        space, drawn = passes.space, []
+        noise = np.where(self.w > 0.0, 1.0 / np.sqrt(np.maximum(self.w, 1e-300)), 0.0)
+        prior = self.prior_mean(torch.from_numpy(times).unsqueeze(-1)).numpy()
+        for _ in range(samples):
+            path = np.empty(len(every))
+            path[passes.order] = space.draw(passes.axis, random)
+            error = self.z - path[: len(self.times)] - noise * random.standard_normal(len(self.times))
+            drawn.append(prior + path[len(self.times) :] + passes.run(error)[0])
+        return np.stack(drawn)
+
+    def _answer(self, x: Tensor, which: int) -> Tensor:
+        """Mean and variance come from one pass: those of the last times are kept."""
+        times = x.double().reshape(-1).numpy()
+        if "last" not in self._kept or not np.array_equal(self._kept["last"][0], times):
+            self._kept["last"] = times, self._passes(times).run(self.z)
+        return torch.from_numpy(self._kept["last"][1][which]).reshape(x.shape[:-1]).to(x)
+
+    @cached_property
+    def _kept(self) -> dict[str, tuple[Array, tuple[Array, Array]]]:
+        return {}
+
+    def _passes(self, times: Array, H: Array | None = None, place: NDArray[np.int64] | None = None) -> _Merged:
+        space = StateSpace(terms_of(self.kernel, self.harmonics), H)
+        return _Merged(space, self.times, self.w, times, place)
+
+
+class _Merged:
+    """Training rows and test rows in the order of time; the latter are missing values, whose posterior is wanted."""
+
+    def __init__(self, space: StateSpace, own: Array, w: Array, times: Array, place: NDArray[np.int64] | None) -> None:
+        every = np.concatenate([own, times])
+        places = np.zeros(len(every), dtype=np.int64)
+        if place is not None:
+            places[len(own) :] = place
+        self.order = np.argsort(every, kind="stable")
+        self.space, self.axis = space, Axis(every[self.order], places[self.order])
+        self.own = len(own)
+        self.w = np.concatenate([w, np.zeros(len(times))])[self.order]
+
+    def run(self, z: Array) -> tuple[Array, Array]:
+        """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q)."""
+        targets = np.zeros(len(self.order))
+        targets[: self.own] = z
+        found = self.space.moments(self.axis, targets[self.order], self.w)
+        mean, variance = np.empty_like(targets), np.empty_like(targets)
+        mean[self.order], variance[self.order] = found.mean, found.variance
+        return mean[self.own :], variance[self.own :]
+
+
+def default_series_kernel(times: Tensor, spread: float) -> gpytorch.kernels.Kernel:
+    """A scaled Matérn kernel of ν = 3/2, started at the scales of the data.
+
+    Args:
+        times: ``n x 1`` times.
+        spread: robust standard deviation of the residuals.
+    """
+    base = gpytorch.kernels.MaternKernel(nu=1.5, lengthscale_constraint=above(0.0))
+    kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=above(0.0)).to(times)
+    base.lengthscale = robust_scales(times)
+    kernel.outputscale = times.new_tensor(spread**2)
+    return kernel
+
+
+def _sorted(pseudo: PseudoData, order: Tensor) -> tuple[Array, Array]:
+    """Targets and squared precisions in the order of time, float64."""
+    z, s = pseudo.target[order].detach().double(), pseudo.root_precision[order].detach().double()
+    return z.numpy(), s.square().numpy()
+
+
+def _check_series(times: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Times ``n x 1`` and values ``n``, which may be NaN, as copies of one floating type; or a ValueError."""
+    t, values = as_real_tensor(times, "times"), as_real_tensor(y, "y")
+    if t.ndim == 1:
+        t = t.unsqueeze(-1)
+    if t.ndim != 2 or t.shape[1] != 1:
+        raise ValueError(f"times must have shape n or n x 1, got {tuple(t.shape)}")
+    if values.ndim != 1:
+        raise ValueError(f"y must have shape n, got {tuple(values.shape)}")
+    if len(t) == 0:
+        raise ValueError("times is empty: at least one row is needed")
+    if len(t) != len(values):
+        raise ValueError(f"times and y must have the same number of rows, got {len(t)} and {len(values)}")
+    check_finite(t, "times")
+    dtype = torch.promote_types(t.dtype, values.dtype)
+    if (t.device, values.device) != (torch.device("cpu"), torch.device("cpu")):
+        raise ValueError(f"series are fitted on the CPU, got times on {t.device} and y on {values.device}")
+    return t.detach().to(dtype).clone(), values.detach().to(dtype).clone()

@@ -1,0 +1,284 @@
+"""Linear-time inference for a state-space kernel: the evidence with its gradient, and leave-one-out, in O(n).
+
+Rows are worked through in stretches of time that fit into the processor's cache. The forward pass keeps the state
+before each stretch; the backward pass computes a stretch's transitions and predictions again. So memory is O(n) for
+inputs and results and nothing else, whatever the size of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rcgp.series import transitions
+from rcgp.series.filtering import by_data, compiled
+from rcgp.series.kernels import Layout, Term, layout_of
+
+__all__ = ["Axis", "Moments", "StateSpace", "evidence"]
+
+Array = NDArray[np.float64]
+
+# Numbers that a stretch holds: 2 MB, which a core's cache does.
+_STRETCH = 2**18
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive rows: their gaps, the times at the ends of these, and the gap before each row, −1 for none."""
+
+    rows: slice
+    gaps: Array
+    times: Array
+    which: NDArray[np.int64]
+
+
+class Axis:
+    """Times in order, cut into stretches.
+
+    Args:
+        times: ``n`` times, sorted.
+        place: ``n`` which of the rows of H each row observes. Default: the first.
+    """
+
+    def __init__(self, times: Array, place: NDArray[np.int64] | None = None) -> None:
+        self.times = np.ascontiguousarray(times, dtype=np.float64)
+        self.place = np.zeros(len(times), dtype=np.int64) if place is None else np.ascontiguousarray(place)
+        self._stretches: dict[tuple[int, bool], list[Stretch]] = {}
+
+    def stretches(self, layout: Layout) -> list[Stretch]:
+        """Stretches for a layout. Equal gaps in one of them are kept once, unless transitions depend on time."""
+        size, squares = sum(layout.blocks), sum(block**2 for block in layout.blocks)
+        rows = max(16, _STRETCH // (size + size**2 + 4 * squares))
+        key = rows, layout.depends_on_time
+        if key not in self._stretches:
+            gaps = np.diff(self.times, prepend=self.times[:1])
+            self._stretches[key] = [
+                self._cut(slice(start, min(start + rows, len(gaps))), gaps, layout.depends_on_time)
+                for start in range(0, len(gaps), rows)
+            ]
+        return self._stretches[key]
+
+    def _cut(self, rows: slice, gaps: Array, depends_on_time: bool) -> Stretch:
+        own, times = gaps[rows], self.times[rows]
+        moved = own > 0.0
+        which = np.full(len(own), -1, dtype=np.int64)
+        if depends_on_time:
+            which[moved] = np.arange(int(moved.sum()))
+            return Stretch(rows, own[moved], times[moved], which)
+        unique, first, inverse = np.unique(own[moved], return_index=True, return_inverse=True)
+        which[moved] = inverse
+        return Stretch(rows, unique, times[moved][first], which)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the passes found: ℓ, leave-one-out mean and variance of f in each row, and derivatives of ℓ if asked for."""
+
+    value: float
+    mean: Array
+    variance: Array
+    coefficients: Array
+    thetas: Array
+    H: Array
+
+
+class StateSpace:
+    """A kernel at given hyperparameters, and the vectors h by which rows observe its state.
+
+    Args:
+        terms: the kernel's terms.
+        H: ``k x D`` vectors h, for ``copies`` independent copies of the state. Default: one, the value of the process.
+        copies: independent copies of the process, which share its parameters.
+    """
+
+    def __init__(self, terms: Sequence[Term], H: Array | None = None, copies: int = 1) -> None:
+        layout = layout_of(list(terms))
+        with torch.no_grad():
+            coefficients = np.array([float(term.coefficient) for term in terms])
+            thetas = np.array([float(theta) for term in terms for _, theta in term.factors])
+        self.layout, self.copies = layout, copies
+        self.kinds, self.ends = np.array(layout.kinds, dtype=np.int64), np.array(layout.ends, dtype=np.int64)
+        self.coefficients, self.thetas = coefficients, thetas
+        self.H = layout.values[np.newaxis] if H is None else np.ascontiguousarray(H)
+        single = H is None and len(layout.blocks) == 1
+        self.blocks = layout.blocks * copies
+        self.flat = sum(block**2 for block in layout.blocks)
+        self.passes = compiled(self.blocks, single)
+
+    @property
+    def size(self) -> int:
+        """D, the size of the state."""
+        return sum(self.blocks)
+
+    def prior(self, time: float, coefficients: Array | None = None) -> Array:
+        """Prior covariance of the state at a time, ``D x D``."""
+        own = self.coefficients if coefficients is None else coefficients
+        flat = np.tile(transitions.prior(self.ends, self.kinds, own, self.thetas, time, self.flat), self.copies)
+        P, at, start = np.zeros((self.size, self.size)), 0, 0
+        for block in self.blocks:
+            P[start : start + block, start : start + block] = flat[at : at + block**2].reshape(block, block)
+            start, at = start + block, at + block**2
+        return P
+
+    def fill(self, gaps: Array, times: Array, room: Array | None = None) -> tuple[Array, Array]:
+        """A and Q of each gap, flat; written into ``room``, ``2 x g x flat`` or longer, where given."""
+        A, Q = np.empty((2, len(gaps), self.flat)) if room is None else room[:, : len(gaps)]
+        transitions.fill(self.ends, self.kinds, self.coefficients, self.thetas, gaps, times, A, Q)
+        if self.copies > 1:
+            A, Q = np.tile(A, (1, self.copies)), np.tile(Q, (1, self.copies))
+        return A, Q
+
+    def evidence(self, axis: Axis, z: Array, w: Array) -> float:
+        """ℓ, without gradient and leave-one-out. Cost O(n)."""
+        return self._forward(axis, axis.stretches(self.layout), z, w, score=True)[0]
+
+    def moments(self, axis: Axis, z: Array, w: Array, *, gradient: bool = False) -> Moments:
+        """ℓ, leave-one-out and, if asked for, derivatives of ℓ. Cost O(n).
+
+        Args:
+            axis: the times.
+            z, w: ``n`` pseudo-targets and squared precisions in the order of time; w = 0 is a missing value, whose
+                leave-one-out moments are those of the posterior.
+            gradient: whether derivatives are wanted.
+        """
+        n, D = len(z), self.size
+        stretches = axis.stretches(self.layout)
+        _, states = self._forward(axis, stretches[:-1], z, w, score=False)
+        value = 0.0
+        mean, variance = np.empty(n), np.empty(n)
+        lam, Lam = np.zeros(D), np.zeros((D, D))
+        d_coefficients, d_thetas, d_H = (np.zeros_like(part) for part in (self.coefficients, self.thetas, self.H))
+        largest = max(stretch.rows.stop - stretch.rows.start for stretch in stretches)
+        store_m, store_P = np.empty((largest, D)), np.empty((largest, D, D))
+        room = np.empty((2, largest, self.flat))
+        d_room = np.empty((2, largest if gradient else 0, self.flat * self.copies))
+        for stretch, (m0, P0) in zip(reversed(stretches), reversed(states), strict=True):
+            rows = stretch.rows
+            A, Q = self.fill(stretch.gaps, stretch.times, room)
+            length = rows.stop - rows.start
+            own = A, Q, stretch.which, self.H, axis.place[rows], z[rows], w[rows]
+            store = store_m[:length], store_P[:length]
+            value += self.passes.forward(*own, m0.copy(), P0.copy(), *store, True)
+            d_A, d_Q = d_room[:, : len(A)]
+            d_A[:], d_Q[:] = 0.0, 0.0
+            results = mean[rows], variance[rows], d_A, d_Q, d_H, gradient
+            self.passes.backward(*own, m0, P0, *store, lam, Lam, *results)
+            if gradient:
+                self._contract(stretch, Q, d_A, d_Q, d_coefficients, d_thetas)
+        if gradient:
+            unit = self.prior(float(axis.times[0]), np.ones_like(self.coefficients))
+            d_P = 0.5 * (np.outer(lam, lam) - Lam) * unit
+            starts = np.cumsum((0, *self.blocks))
+            for b in range(len(self.blocks)):
+                own_block = slice(starts[b], starts[b + 1])
+                d_coefficients[b % len(self.layout.blocks)] += d_P[own_block, own_block].sum()
+        return Moments(value, mean, variance, d_coefficients, d_thetas, d_H)
+
+    def draw(self, axis: Axis, random: np.random.Generator) -> Array:
+        """A sample of the prior: of h·x in each row, ``n``. Cost O(n)."""
+        values = np.empty(len(axis.times))
+        x = transitions.root(self.prior(float(axis.times[0]))) @ random.standard_normal(self.size)
+        blocks = np.array(self.blocks, dtype=np.int64)
+        for stretch in axis.stretches(self.layout):
+            rows = stretch.rows
+            A, Q = self.fill(stretch.gaps, stretch.times)
+            normal = random.standard_normal((rows.stop - rows.start, self.size))
+            transitions.simulate(A, Q, stretch.which, blocks, self.H, axis.place[rows], normal, x, values[rows])
+        return values
+
+    def _contract(
+        self, stretch: Stretch, Q: Array, d_A: Array, d_Q: Array, d_coefficients: Array, d_thetas: Array
+    ) -> None:
+        """Add derivatives by the parameters, given those by A and Q."""
+        if self.copies > 1:
+            shape = len(Q), self.copies, self.flat
+            d_A, d_Q = d_A.reshape(shape).sum(axis=1), d_Q.reshape(shape).sum(axis=1)
+        transitions.contract(
+            self.ends,
+            self.kinds,
+            self.coefficients,
+            self.thetas,
+            stretch.gaps,
+            stretch.times,
+            d_A,
+            d_Q,
+            Q[:, : self.flat],
+            d_coefficients,
+            d_thetas,
+        )
+
+    def _forward(
+        self, axis: Axis, stretches: Sequence[Stretch], z: Array, w: Array, *, score: bool
+    ) -> tuple[float, list[tuple[Array, Array]]]:
+        """ℓ of these stretches, if asked for, and the state before each of them and after the last."""
+        m, P = np.zeros(self.size), self.prior(float(axis.times[0]))
+        states, value = [(m.copy(), P.copy())], 0.0
+        nothing = np.empty((0, self.size)), np.empty((0, self.size, self.size))
+        room = np.empty((2, max((len(stretch.gaps) for stretch in stretches), default=0), self.flat))
+        for stretch in stretches:
+            rows = stretch.rows
+            A, Q = self.fill(stretch.gaps, stretch.times, room)
+            value += self.passes.forward(
+                A, Q, stretch.which, self.H, axis.place[rows], z[rows], w[rows], m, P, *nothing, score
+            )
+            states.append((m.copy(), P.copy()))
+        return value, states
+
+
+def evidence(
+    terms: Sequence[Term], axis: Axis, z: Tensor, s: Tensor, H: Tensor | None = None, copies: int = 1
+) -> Tensor:
+    """ℓ of pseudo-data in the order of time, differentiable once in terms, targets, precisions and H. Cost O(n).
+
+    Args:
+        terms: the kernel's terms.
+        axis: the times.
+        z, s: ``n`` pseudo-targets and root precisions, float64.
+        H, copies: as for :class:`StateSpace`.
+    """
+    coefficients = torch.stack([term.coefficient for term in terms])
+    factors = [theta for term in terms for _, theta in term.factors]
+    thetas = torch.stack(factors) if factors else coefficients.new_zeros(0)
+    value: Tensor = _Evidence.apply(coefficients, thetas, z, s, H, terms, axis, copies)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _Evidence(torch.autograd.Function):
+    """(coefficients, thetas, z, s, H) ↦ ℓ."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        coefficients: Tensor,
+        thetas: Tensor,
+        z: Tensor,
+        s: Tensor,
+        H: Tensor | None,
+        terms: Sequence[Term],
+        axis: Axis,
+        copies: int,
+    ) -> Tensor:
+        space = StateSpace(terms, None if H is None else H.detach().numpy(), copies)
+        targets, w = z.detach().numpy(), s.detach().square().numpy()
+        if not any(ctx.needs_input_grad):
+            return z.new_tensor(space.evidence(axis, targets, w))
+        found = space.moments(axis, targets, w, gradient=True)
+        by_z, by_s = np.empty_like(targets), np.empty_like(targets)
+        by_data(targets, w, found.mean, found.variance, by_z, by_s)
+        parts = found.coefficients, found.thetas, by_z, by_s, found.H
+        ctx.save_for_backward(*(torch.from_numpy(part) for part in parts))
+        return z.new_tensor(found.value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        by_coefficients, by_thetas, by_z, by_s, by_H = ctx.saved_tensors
+        by_H = grad * by_H if ctx.needs_input_grad[4] else None
+        return grad * by_coefficients, grad * by_thetas, grad * by_z, grad * by_s, by_H, None, None, None
