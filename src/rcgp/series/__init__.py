@@ -14,5 +14,6 @@ except ImportError as error:
 
 from rcgp.series.kernels import harmonic_error
 from rcgp.series.model import StateSpaceRCGP
+from rcgp.series.stream import Stream, StreamResult, StreamResults
 
-__all__ = ["StateSpaceRCGP", "harmonic_error"]
+__all__ = ["StateSpaceRCGP", "Stream", "StreamResult", "StreamResults", "harmonic_error"]

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -32,11 +32,13 @@ from numba import njit
 __all__ = ["Passes", "by_data", "compiled"]
 
 
-class Passes:
+class Passes(NamedTuple):
     """The compiled functions of one layout of the state."""
 
-    def __init__(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
-        self.forward, self.backward = forward, backward
+    predict: Callable[..., Any]
+    observe: Callable[..., Any]
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
 
 
 @njit(cache=True)
@@ -157,7 +159,7 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                     store_m[i, r] = m[r]
                     for c in range(D):
                         store_P[i, r, c] = P[r, c]
-            e, p, scale = observe(H[place[i]], z[i], w[i], m, P, Ph)
+            e, _, scale = observe(H[place[i]], z[i], w[i], m, P, Ph)
             if score:
                 value -= 0.5 * (math.log(scale) + w[i] * e * e / scale)
         return value
@@ -333,4 +335,4 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                             Lam[r, s + c] = total
                             Lam[s + c, r] = total
 
-    return Passes(forward, backward)
+    return Passes(predict, observe, forward, backward)

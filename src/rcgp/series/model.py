@@ -27,6 +27,7 @@ from rcgp.models.posterior import PosteriorKernel, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_finite, check_sample_weight
 from rcgp.series.kernels import HARMONICS, groups_of, terms_of
 from rcgp.series.solver import Axis, StateSpace, evidence
+from rcgp.series.stream import Stream
 from rcgp.weights import Constant, WeightFunction
 
 __all__ = ["SeriesProcess", "StateSpaceRCGP", "default_series_kernel"]
@@ -166,6 +167,10 @@ class StateSpaceRCGP(RCGP):
                 (torch.from_numpy(mean).to(x), torch.from_numpy(variance).to(x))
                 for mean, variance in self.process().components(x.double().squeeze(-1).numpy())
             ]
+
+    def stream(self, coverage: float = 0.95) -> Stream:
+        """The filter after the last training row, to be fed with new values: see :class:`rcgp.series.Stream`."""
+        return Stream(self, coverage)
 
     def process(self) -> SeriesProcess:
         """The posterior process at the current hyperparameters."""
