@@ -18,6 +18,7 @@ is then at least 20 n values: 5 % in a series as long as the one seen.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models.defaults import robust_spread
 from rcgp.saving import SavedModelError, read_archive, write_archive
 from rcgp.series import transitions
+from rcgp.series.clock import Clock
 from rcgp.series.filtering import compiled
 from rcgp.series.kernels import terms_of
 from rcgp.series.solver import StateSpace
@@ -94,9 +96,10 @@ class Stream:
     Args:
         model: the fitted model.
         coverage: of the intervals.
+        clock: how times become the model's numbers. Default: they are numbers.
     """
 
-    def __init__(self, model: StateSpaceRCGP, coverage: float = 0.95) -> None:
+    def __init__(self, model: StateSpaceRCGP, coverage: float = 0.95, clock: Clock | None = None) -> None:
         if not 0.0 < coverage < 1.0:
             raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}")
         with torch.no_grad():
@@ -113,10 +116,12 @@ class Stream:
             noise = float(model.noise)
             level = model.mean(model.train_X)
             if not torch.equal(level, level[:1].expand_as(level)):
-                raise ValueError("a stream needs a constant prior mean, such as 'median': a trend belongs in the kernel")
+                raise ValueError(
+                    "a stream needs a constant prior mean, such as 'median': a trend belongs in the kernel"
+                )
         m, P = inner.filtered(process.times, process.z, process.w)
         D = inner.size + 1  # the last entry is the level
-        self.law, self.coverage = law, coverage
+        self.law, self.coverage, self.clock = law, coverage, clock
         self._mean, self._last, self._count = float(level[0]), float(process.times[-1]), n
         self._ends, self._kinds = inner.ends, inner.kinds
         self._coefficients, self._thetas = inner.coefficients, inner.thetas
@@ -140,7 +145,7 @@ class Stream:
             self._h, self._law, self._m, self._P, self._sum, *room, self._answer,
         )  # fmt: skip
 
-    def update(self, t: float, y: float) -> StreamResult:
+    def update(self, t: Any, y: float) -> StreamResult:
         """Predict the value at a time, judge it, and take it in. Constant time.
 
         Args:
@@ -151,13 +156,17 @@ class Stream:
             ValueError: for a time that is not finite or before the last one, and an infinite value. The stream is as
                 it was.
         """
-        t, y = float(t), float(y)
+        given, y = t, float(y)
+        t = float(t) if self.clock is None else self.clock.number(t)
         if not math.isfinite(t):
             raise ValueError(f"t must be a finite time, got {t}")
         if t < self._last:
-            raise ValueError(f"times must not decrease: {t:.17g} comes after {self._last:.17g}")
+            raise ValueError(f"times must not decrease: {given} comes after {self.last_time}")
         if math.isinf(y):
             raise ValueError(f"y must be a number, or NaN for a missing value, got {y}")
+        return self._update(t, y)
+
+    def _update(self, t: float, y: float) -> StreamResult:
         self._gap[0], self._now[0], self._last = t - self._last, t, t
         self._count += not math.isnan(y)
         self._step(y - self._mean, math.log(_FALSE_ALARM * (self._count + 1.0)), *self._arguments)
@@ -166,16 +175,22 @@ class Stream:
         bad = probability > FLAGGED
         return StreamResult(mean + expected, mean + lower, mean + upper, probability, bad, shift > 0.0)
 
-    def update_many(self, times: ArrayLike, values: ArrayLike) -> StreamResults:
-        """:meth:`update` for several values in their order."""
-        t, y = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    @property
+    def last_time(self) -> Any:
+        """The time of the last value."""
+        return self._last if self.clock is None else self.clock.times(np.array([self._last]))[0]
+
+    def update_many(self, times: Any, values: ArrayLike) -> StreamResults:
+        """:meth:`update` for several values in their order; all are checked before the first one is taken in."""
+        t = np.asarray(times, dtype=np.float64) if self.clock is None else self.clock.numbers(times)
+        y = np.asarray(values, dtype=np.float64)
         if t.ndim != 1 or t.shape != y.shape:
             raise ValueError(f"times and values must be of one length, got shapes {t.shape} and {y.shape}")
         if not np.isfinite(t).all() or (len(t) and (np.diff(t, prepend=self._last) < 0).any()):
-            raise ValueError(f"times must be finite and must not decrease, from {self._last:.17g} on")
+            raise ValueError(f"times must be finite and must not decrease, from {self.last_time} on")
         if np.isinf(y).any():
             raise ValueError("values must be numbers, or NaN where they are missing")
-        results = [self.update(*pair) for pair in zip(t.tolist(), y.tolist(), strict=True)]
+        results = [self._update(*pair) for pair in zip(t.tolist(), y.tolist(), strict=True)]
         columns = zip(*results, strict=True) if results else ([] for _ in StreamResult._fields)
         kinds = (float, float, float, float, bool, bool)
         return StreamResults(*(np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)))
@@ -195,6 +210,7 @@ class Stream:
         description = {
             "kind": "Stream",
             "blocks": list(self._blocks),
+            "clock": None if self.clock is None else dataclasses.asdict(self.clock),
             "law": {"shares": list(self.law.shares), "outlier_share": self.law.outlier_share, "width": self.law.width},
         }
         write_archive(path, description, {key: torch.from_numpy(np.array(value)) for key, value in numbers.items()})
@@ -215,7 +231,8 @@ class Stream:
                 setattr(stream, name, tensors[name].numpy().copy())
             stream._mean, stream._last, count, stream.coverage = tensors["_scalars"].tolist()
             stream._count, stream._blocks = int(count), tuple(int(block) for block in description["blocks"])
-            law = description["law"]
+            law, clock = description["law"], description["clock"]
+            stream.clock = None if clock is None else Clock(**clock)
             stream.law = NoiseLaw(tuple(law["shares"]), float(law["outlier_share"]), float(law["width"]))
             D = sum(stream._blocks)
             if stream._m.shape != (2, D) or stream._P.shape != (2, D, D) or stream._h.shape != (D,):
