@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from rcgp.chunks import Chunk, Chunks, Engine, Serial, Threads
 from rcgp.chunks.engines import Gather
@@ -23,6 +24,9 @@ T = TypeVar("T")
 
 # m x m matrices of float64 held at the peak of a sparse fit with m inducing points, as measured.
 _MATRICES = 12.0
+
+# Where a container finds its limit; psutil reports the memory of the machine.
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 class Stages:
@@ -112,7 +116,7 @@ def inducing_bytes(points: int, rows: int) -> int:
 def check_inducing_memory(points: int, rows: int) -> None:
     """Raise a MemoryError if this many inducing points need more memory than is free."""
     needed, free = inducing_bytes(points, rows), available_memory()
-    if free is not None and needed > free:
+    if needed > free:
         raise MemoryError(
             f"{min(points, rows, CANDIDATES)} inducing points need about {gigabytes(needed)} GB of memory, and "
             f"{gigabytes(free)} are free: take fewer"
@@ -124,22 +128,12 @@ def gigabytes(size: float) -> str:
     return f"{round(size / 1e9)}" if size >= 1e10 else f"{size / 1e9:.1f}"
 
 
-def available_memory() -> int | None:
-    """Free memory in bytes, within a container's limit; all memory where that is unknown, None where both are."""
-    free = []
-    with contextlib.suppress(OSError):
-        free += _entries("/proc/meminfo", "MemAvailable:", 1024)
-    if not free:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # each on some system
-            free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+def available_memory() -> int:
+    """Free memory in bytes, within a container's limit."""
+    free: int = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        cached = _entries("/sys/fs/cgroup/memory.stat", "inactive_file")  # files, dropped when memory is needed
-        free.append(limit - used + sum(cached))
-    return min(free, default=None)
-
-
-def _entries(path: str, name: str, unit: int = 1) -> list[int]:
-    """The numbers in the lines of a file that begin with this name."""
-    lines = map(str.split, Path(path).read_text().splitlines())
-    return [unit * int(line[1]) for line in lines if line[:1] == [name]]
+        limit, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        lines = map(str.split, (_CGROUP / "memory.stat").read_text().splitlines())
+        cached = sum(int(line[1]) for line in lines if line[:1] == ["inactive_file"])  # dropped when memory is needed
+        free = min(free, limit - used + cached)
+    return free

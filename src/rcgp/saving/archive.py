@@ -24,6 +24,7 @@ __all__ = [
     "FORMAT_VERSION",
     "SavedModelError",
     "check_writable",
+    "own_version",
     "raw_bytes",
     "read_archive",
     "write_archive",
@@ -183,7 +184,7 @@ def _serialised(description: dict[str, Any], tensors: dict[str, Tensor]) -> byte
     metadata = {
         "format": _FORMAT,
         "format_version": str(FORMAT_VERSION),
-        "rcgp_version": _own_version(),
+        "rcgp_version": own_version(),
         "description": _strict_json(description),
     }
     metadata["sha256"] = _digest(metadata, owned)
@@ -217,10 +218,11 @@ def _digest(metadata: dict[str, str], tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _own_version() -> str:
+def own_version() -> str:
+    """The version of rcgp that is installed."""
     try:
         return importlib.metadata.version("rcgp")
-    except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
+    except importlib.metadata.PackageNotFoundError:  # a source tree
         return "unknown"
 
 

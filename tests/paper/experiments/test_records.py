@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import subprocess
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from rcgp_paper.experiments import LockedError, Record, RecordFile, records
+from rcgp_paper.experiments import LockedError, Record, RecordFile
 from rcgp_paper.experiments.records import key_of
 
 
@@ -186,8 +187,8 @@ def test_the_lock_of_who_removes_it_is_not_taken_for_ones_own(tmp_path, monkeypa
             removed.append(path.unlink())
         return flock(handle, operation)
 
-    flock = records.flock
-    monkeypatch.setattr(records, "flock", late)
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", late)
     file = RecordFile(tmp_path / "table1.jsonl")
     with file.locked():
         assert path.exists()
@@ -201,11 +202,10 @@ def test_where_files_cannot_be_locked_a_notice_says_so(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "no locks")
 
     file = RecordFile(tmp_path / "table1.jsonl")
-    for name, value in (("flock", refuse), ("_HAS_LOCKS", False)):
-        monkeypatch.setattr(records, name, value)
-        with file.locked() as notices:
-            assert "do not run this twice at the same time" in notices[0]
-        assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with file.locked() as notices:
+        assert "do not run this twice at the same time" in notices[0]
+    assert not list(tmp_path.iterdir())
 
 
 def test_of_two_records_of_a_run_the_last_counts(file):

@@ -10,28 +10,18 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from rcgp.saving import write_atomically
-
-try:
-    from fcntl import LOCK_EX, LOCK_NB, flock
-
-    _HAS_LOCKS = True
-except ImportError:  # Windows
-    _HAS_LOCKS = False
+from rcgp.saving.json_lines import LockedError, append_line, hold, parse_line, read_lines
 
 __all__ = ["Config", "LockedError", "Record", "RecordFile", "hold_folder", "key_of"]
 
 Config = dict[str, Any]
-
-
-class LockedError(ValueError):
-    """Another process is making runs in the same folder, or of the same experiment there."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +84,7 @@ class RecordFile:
 
     def read(self) -> tuple[list[Record], list[str]]:
         """The last record of each configuration, and notices about broken lines. Writes nothing."""
-        parsed = [_parsed(line) for line in self._lines()]
+        parsed = [_parsed(line) for line in read_lines(self.path)]
         whole = [record for record in parsed if record is not None]
         broken = len(parsed) - len(whole)
         notices = [f"{self.path}: {_broken_lines(broken)} left out; {len(whole)} read"] if broken else []
@@ -102,7 +92,7 @@ class RecordFile:
 
     def set_aside(self) -> list[str]:
         """Move broken lines to a file ``….damaged`` beside this one; returns notices. Needs the lock."""
-        lines = self._lines()
+        lines = read_lines(self.path)
         broken = [line for line in lines if _parsed(line) is None]
         if not broken:
             return []
@@ -119,84 +109,37 @@ class RecordFile:
         """Add a record; when this returns it is on disk."""
         fields = asdict(record)
         fields["values"], fields["seconds"] = _finite(fields["values"]), _finite(fields["seconds"])
-        line = json.dumps(fields, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "ab+") as file:
-            if file.seek(0, os.SEEK_END) > 0:
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # the last line was cut short: do not extend it
-                    line = b"\n" + line
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.path, json.dumps(fields, sort_keys=True, ensure_ascii=False, allow_nan=False))
 
     @contextmanager
     def locked(self) -> Iterator[list[str]]:
         """Hold ``….lock``, which the system releases when the process ends; raises LockedError if another holds it.
 
-        Yields notices: where the system has no such locks (Windows, some network folders), nothing is held.
+        Yields notices: where the system has no locks, as in some network folders, nothing is held.
         """
-        message = f"another process is running {self.path.stem} in {str(self.path.parent)!r}: wait for its end"
-        with _held(self.path.with_name(self.path.name + ".lock"), message) as notices:
-            yield notices
+        folder = str(self.path.parent)
+        message = f"another process is running {self.path.stem} in {folder!r}: wait for its end"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with hold(f"{self.path}.lock", message) as held:
+            yield [] if held else [f"files cannot be locked in {folder!r}: do not run this twice at the same time"]
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.read()[0])
-
-    def _lines(self) -> list[bytes]:
-        return self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
 
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
     """Hold a folder for one command that runs several experiments; raises LockedError if another holds it."""
     message = f"another 'rcgp reproduce' is at work in {str(folder)!r}: wait for its end, or give another folder"
-    with _held(folder / "reproduce.lock", message):
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(folder / "reproduce.lock", message):
         yield
-
-
-@contextmanager
-def _held(path: Path, message: str) -> Iterator[list[str]]:
-    """Create, lock and finally remove a lock file; yields a notice where files cannot be locked."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = _lock(path, message)
-    unable = f"files cannot be locked in {str(path.parent)!r}: do not run this twice at the same time"
-    try:
-        yield [unable] if handle is None else []
-    finally:
-        if handle is not None:
-            # Removed while held: a process that opened it in between finds it gone and creates another.
-            path.unlink(missing_ok=True)
-            os.close(handle)
-
-
-def _lock(path: Path, message: str) -> int | None:
-    """The handle of the locked file; None where files cannot be locked."""
-    if not _HAS_LOCKS:
-        return None
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            flock(handle, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            raise LockedError(message) from None
-        except OSError:
-            os.close(handle)
-            path.unlink(missing_ok=True)
-            return None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), os.stat(path)):
-                return handle
-        os.close(handle)  # its holder removed it before we locked it
 
 
 def _parsed(line: bytes) -> Record | None:
     """The record in a line; None if broken. Unknown fields are ignored, optional ones may be missing."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    fields = parse_line(line)
     if not isinstance(fields, dict):
         return None
     known = {name: fields[name] for name, kind in _TYPES.items() if isinstance(fields.get(name), kind)}

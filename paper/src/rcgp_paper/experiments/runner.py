@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -283,11 +284,8 @@ def _versions() -> dict[str, str]:
 
 
 def _machine() -> dict[str, float]:
-    """Cores, and memory in GiB where the system reports it."""
-    machine: dict[str, float] = {"cores": os.cpu_count() or 1}
-    with suppress(AttributeError, ValueError, OSError):  # Windows
-        machine["memory"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
-    return machine
+    """Cores, and memory in GiB."""
+    return {"cores": os.cpu_count() or 1, "memory": round(psutil.virtual_memory().total / 2**30, 1)}
 
 
 @functools.cache
