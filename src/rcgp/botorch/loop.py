@@ -30,8 +30,8 @@ Progress = Callable[[int, float], None]
 # Characters of an error's message that a reason keeps.
 _LONGEST = 500
 
-# Least number of failed evaluations before the objective is blamed.
-_HOPE = 5
+# Fewest failed evaluations before the objective is blamed.
+_FEWEST_FAILURES = 5
 
 
 class EvaluationError(Exception):
@@ -52,7 +52,7 @@ def optimise(
     trace: str | os.PathLike[str] | None = None,
     progress: bool | Progress = True,
 ) -> OptimisationResult:
-    """Minimise or maximise a function that is expensive, noisy, and now and then wrong.
+    """Minimise or maximise a function that is expensive, noisy, and sometimes wrong.
 
     The first points fill the box (a scrambled Sobol sequence). Each later one maximises log noisy expected improvement
     under :class:`SingleTaskRCGP`. The same seed and values give the same points.
@@ -97,7 +97,7 @@ def optimise(
             if number in kept.finished:
                 continue
             before = [kept.finished[k] for k in range(1, number)]
-            _check_hope(before, kept.initial)
+            _check_failures(before, kept.initial)
             x = kept.started.get(number)
             if x is None:
                 x = _propose(before, number, kept, report)
@@ -119,26 +119,26 @@ def _propose(before: Sequence[Evaluation], number: int, kept: Trace, report: Pro
     return kept.box.from_unit(next_point(belief, failed, number, kept.seed))
 
 
-def _check_hope(before: Sequence[Evaluation], initial: int) -> None:
+def _check_failures(before: Sequence[Evaluation], initial: int) -> None:
     """Raise if every evaluation so far failed with the same error."""
-    if len(before) < max(initial, _HOPE) or any(e.value is not None for e in before):
+    if len(before) < max(initial, _FEWEST_FAILURES) or any(e.value is not None for e in before):
         return
     reasons = {e.reason for e in before}
     if len(reasons) == 1:
         raise EvaluationError(
-            f"all of the first {len(before)} evaluations failed for the same reason: {reasons.pop()}; mend that and "
-            "begin anew, with a new trace if there is one"
+            f"all of the first {len(before)} evaluations failed for the same reason: {reasons.pop()}; fix it and "
+            "start again, with a new trace if there is one"
         )
 
 
 def _evaluate(objective: Callable[[Any], Any], number: int, x: Parameters) -> Evaluation:
-    """Evaluate an objective; it fails with an exception or a value that is no finite number."""
+    """Evaluate an objective; it fails by raising an exception or returning no finite number."""
     began = time.perf_counter()
     value, reason = None, ""
     try:
         value = _number(objective(x.copy()))  # which it may change
     except EvaluationError as error:
-        reason = str(error) or "it has no value"
+        reason = str(error) or "it returned no value"
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
     return Evaluation(number, x, value, reason[:_LONGEST], time.perf_counter() - began)

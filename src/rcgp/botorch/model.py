@@ -84,7 +84,7 @@ class SingleTaskRCGP(TrainingDataModel):
         InputDataError: for NaN or infinite values, naming argument, row and column.
         BotorchTensorDimensionError: for inconsistent shapes.
         TypeError: for a likelihood of another kind.
-        ValueError: for a likelihood that learns noise beside a known one, and an unknown weight.
+        ValueError: for a likelihood that learns noise in addition to known noise, and an unknown weight.
     """
 
     def __init__(
@@ -175,8 +175,8 @@ class SingleTaskRCGP(TrainingDataModel):
         Args:
             X: the inputs.
             output_indices: the outputs. Default: all.
-            observation_noise: add the noise variance of inliers, σ² or, with a learned law, that of the law; or these
-                variances.
+            observation_noise: whether to add the noise variance of inliers: σ², or with a learned law the law's. A
+                tensor gives the variances.
             posterior_transform: applied to the result.
         """
         if isinstance(observation_noise, Tensor) and output_indices:
@@ -306,7 +306,7 @@ class SingleTaskRCGP(TrainingDataModel):
         return fit_for_botorch(self, mll, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state; that of a ``SingleTaskGP``, which has no noise law and no output scale, loads, too."""
+        """Load a state, also of a ``SingleTaskGP``, which has neither a noise law nor an output scale."""
         if self.weight is None:
             state_dict.setdefault(f"{prefix}law", self.law)
         kernel, at = self.covar_module, f"{prefix}covar_module."

@@ -77,10 +77,10 @@ class Belief:
 
 
 def believe(X: Tensor, y: Tensor) -> Belief | None:
-    """Fit the model to evaluations, ``n x d`` and ``n``; None if they are fewer than two or the fit fails."""
+    """Fit the model to evaluations, ``n x d`` and ``n``; None if there are fewer than two or the fit fails."""
     if len(y) < 2:
         return None
-    # Values may have any units: only rounding errors are no scale.
+    # Values may have any units: a scale is too small only if it is a rounding error.
     standard = RobustStandardize(m=1, min_stdv=max(_ROUNDING * float(y.abs().median()), torch.finfo(y.dtype).tiny))
     targets = standard(y.unsqueeze(-1))[0].clamp(-_HUGE, _HUGE)
     model = SingleTaskRCGP(X, targets, outcome_transform=None)
@@ -124,7 +124,7 @@ def next_point(belief: Belief, failed: Tensor, number: int, seed: int) -> Tensor
         seed: seed of the optimisation.
 
     Returns:
-        A point of the unit cube; that of the Sobol sequence if the acquisition function proposes none.
+        A point of the unit cube; the next Sobol point if the acquisition function proposes none.
     """
     own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     try:

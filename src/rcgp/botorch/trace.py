@@ -25,12 +25,12 @@ _BEGINS = b'{"rcgp_trace": '
 
 
 class Trace:
-    """The evaluations of one optimisation, kept in a file if there is one; a context manager.
+    """The evaluations of one optimisation, written to a file if a path is given; a context manager.
 
-    While open it is locked against other processes by a file ``….lock`` beside it.
+    While open, a file ``….lock`` next to it locks out other processes.
 
     Args:
-        path: the file, created if missing; ``None`` to keep nothing. An existing file must have the other arguments.
+        path: the file, created if missing; ``None`` for no file. An existing file must agree with the other arguments.
         box: the search space.
         maximise: whether values are maximised.
         seed: random seed. Default: the file's, or one drawn at random.
@@ -38,13 +38,13 @@ class Trace:
             at least 5.
 
     Attributes:
-        box, maximise, seed, initial: those of the optimisation.
+        box, maximise, seed, initial: as given, or from the file.
         started: parameters of each evaluation that has started, by number.
         finished: each evaluation that has ended, by number.
 
     Raises:
-        ValueError: if the file cannot be written, belongs to another optimisation, is no trace, is damaged (naming the
-            line) or is in use.
+        ValueError: if the file cannot be written, belongs to another optimisation, is not a trace, is damaged (naming
+            the line) or is in use.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Trace:
             except (KeyError, OverflowError, TypeError, ValueError) as error:
                 why = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
                 raise ValueError(
-                    f"trace {path!r} is damaged in line {i}: {why}; mend that line, or give a new file"
+                    f"trace {path!r} is damaged in line {i}: {why}; repair that line, or give a new file"
                 ) from None
         if torn:  # only now: a refused file stays as it was
             os.truncate(path, sum(map(len, lines)))
@@ -120,7 +120,7 @@ class Trace:
         if not known or not all(_is_count(header.get(name)) for name in ("seed", "initial")):
             raise ValueError(f"trace {self._path!r} is a file of another kind, or of another version; give a new name")
         for name, value in self._given.items():
-            # Compared as text: equal dictionaries may differ in order, which is that of the vectors.
+            # Compared as text: dictionaries in another order are equal, but the order is that of the vectors.
             if value is not None and json.dumps(value) != json.dumps(header.get(name)):
                 raise ValueError(
                     f"trace {self._path!r} is of another optimisation: its {name} is {json.dumps(header.get(name))} "
@@ -130,27 +130,27 @@ class Trace:
 
     def _read_event(self, content: Any) -> None:
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         event, number, x = content["event"], content["number"], self.box.parameters(content["x"])
         if not _is_count(number) or number < 1:
-            raise ValueError(f"{number!r} is no number of an evaluation")
+            raise ValueError(f"{number!r} is not the number of an evaluation")
         if event == "started":
             self.started[number] = x
             return
         if event not in ("finished", "failed"):
-            raise ValueError(f"there is no event {event!r}")
+            raise ValueError(f"{event!r} is not a known event")
         if number in self.finished:
-            raise ValueError(f"evaluation {number} has ended before, in a line above")
+            raise ValueError(f"evaluation {number} has already ended in a line above")
         seconds = float(content["seconds"])
         if not math.isfinite(seconds):
-            raise ValueError(f"{seconds} is no time in seconds")
+            raise ValueError(f"{seconds} is not a duration in seconds")
         value, reason = None, ""
         if event == "failed":
             reason = str(content["reason"])
         else:
             value = content["value"]
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"{value!r} is no value")
+                raise ValueError(f"{value!r} is not a finite number")
             value = float(value)
         self.finished[number] = Evaluation(number, x, value, reason, seconds)
 
@@ -164,7 +164,7 @@ def _jsonable(x: Parameters) -> Any:
 
 
 def _cut_short(line: bytes, first: bool) -> bool:
-    """Whether the last line is one that a crash cut short; the first line must begin like that of a trace."""
+    """Whether a crash cut the last line short; if it is also the first line, it must begin as a trace does."""
     if line.endswith(b"\n") or parse_line(line) is not None:
         return False
     return not first or line[: len(_BEGINS)] == _BEGINS[: len(line)]

@@ -32,8 +32,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 class Stages:
     """Times the named steps of a fit, and reports how many rows each pass has read.
 
-    A progress function with a method ``stage(name, done, total)`` gets steps and passes, too: rows read so far and rows
-    in all, 0 if unknown.
+    If the progress function has a method ``stage(name, done, total)``, it is called with the rows read so far and the
+    total, 0 if unknown.
 
     Args:
         progress: ``True`` shows steps, passes and evaluations on standard error; or a function, as in :func:`rcgp.fit`.
@@ -63,7 +63,7 @@ class Stages:
             self.progress.stage(self._name, done, total)
 
     def watched(self, engine: Engine) -> Engine:
-        """The engine with its passes reported; a cluster as it is, whose progress is unknown here."""
+        """The engine, reporting its passes; a cluster is returned unchanged, since its progress is unknown here."""
         watch = hasattr(self.progress, "stage") and isinstance(engine, Serial | Threads)
         return _Watched(self, engine) if watch else engine
 
@@ -104,9 +104,9 @@ class _Shown:
 
 
 def inducing_bytes(points: int, rows: int) -> int:
-    """Bytes at the peak of a sparse fit with at most this many inducing points, beside a chunk of rows.
+    """Peak bytes of a sparse fit with at most this many inducing points, without the chunk of rows.
 
-    Greedy selection holds a row of candidates for each point; a pass over the rows holds some m x m matrices.
+    Greedy selection holds a row of candidates for each point; a pass over the rows holds several m x m matrices.
     """
     candidates = min(rows, CANDIDATES)
     m = min(points, candidates)
@@ -119,7 +119,7 @@ def check_inducing_memory(points: int, rows: int) -> None:
     if needed > free:
         raise MemoryError(
             f"{min(points, rows, CANDIDATES)} inducing points need about {gigabytes(needed)} GB of memory, and "
-            f"{gigabytes(free)} are free: take fewer"
+            f"{gigabytes(free)} are free: use fewer"
         )
 
 

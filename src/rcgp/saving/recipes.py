@@ -1,8 +1,8 @@
-"""The tables of what can be saved: for each class, the plain values and tensors that make it.
+"""Tables of what can be saved: for each class, the plain values and tensors that make it.
 
-Only classes listed here are built from a file, by exact type: a subclass may compute something else. The content of a
-file is checked against these tables before a constructor is called, so that it can neither name other code nor request
-more memory than its tensors fill.
+Only classes listed here are built from a file, by exact type: a subclass may compute something else. A file is checked
+against these tables before a constructor is called, so it can neither name other code nor request more memory than its
+tensors fill.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _kernel(
     Args:
         cls: the kernel's class.
         shapes: of its parameters, given the number of lengthscales and the arguments.
-        *names: its arguments, beside those of every kernel.
+        *names: its arguments, besides those of every kernel.
         part, many: as in :class:`Recipe`.
     """
 
@@ -176,7 +176,7 @@ def _kernel(
     def build(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
         given = {key: arguments[key] for key in names if arguments[key] is not None}
         kernel: Any = cls(*parts, **given)
-        kernel.active_dims = None  # ScaleKernel takes that of its part
+        kernel.active_dims = None  # a ScaleKernel copies its part's
         return cast(nn.Module, kernel)
 
     def active(kernel: Any) -> int | None:

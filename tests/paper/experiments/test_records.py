@@ -44,7 +44,7 @@ def state_of(folder):
 
 
 @pytest.mark.parametrize("cut", [2, 20, 60])
-def test_a_line_cut_short_is_told_of_by_reading_which_writes_nothing(file, cut):
+def test_reading_reports_a_line_cut_short_and_writes_nothing(file, cut):
     file.path.write_bytes(file.path.read_bytes()[:-cut])
     before = state_of(file.path.parent)
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_a_line_cut_short_is_set_aside_and_the_rest_kept(file, cut):
     assert list(file) == [make_record(index) for index in range(3)]
 
 
-def test_a_whole_line_without_an_end_counts_and_keeps_apart_from_the_next(file):
+def test_a_complete_line_without_a_newline_counts_and_is_not_extended(file):
     file.path.write_bytes(file.path.read_bytes()[:-1])
     assert file.read() == ([make_record(index) for index in range(3)], [])
     file.append(make_record(3))
@@ -178,7 +178,7 @@ def test_the_lock_is_held_by_one_and_leaves_nothing_behind(tmp_path):
         assert not list((tmp_path / "new").iterdir())
 
 
-def test_the_lock_of_who_removes_it_is_not_taken_for_ones_own(tmp_path, monkeypatch):
+def test_a_lock_file_removed_before_it_is_locked_is_created_again(tmp_path, monkeypatch):
     """Between opening the lock file and locking it, its holder may have removed it: another is made then."""
     path, removed = tmp_path / "table1.jsonl.lock", []
 
@@ -197,7 +197,7 @@ def test_the_lock_of_who_removes_it_is_not_taken_for_ones_own(tmp_path, monkeypa
     assert removed
 
 
-def test_where_files_cannot_be_locked_a_notice_says_so(tmp_path, monkeypatch):
+def test_a_notice_warns_where_files_cannot_be_locked(tmp_path, monkeypatch):
     def refuse(handle, operation):
         raise OSError(errno.ENOLCK, "no locks")
 

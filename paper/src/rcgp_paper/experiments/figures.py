@@ -39,7 +39,7 @@ def _flash_crash_data(config: Config) -> str:
 
 
 def _once(options: Options) -> Sequence[Config]:
-    """A figure is one run, of the paper's text whatever the protocol."""
+    """A figure is one run, by the paper's text for both protocols."""
     return [{"index": 0}]
 
 
@@ -208,7 +208,7 @@ def _periodic_kernel() -> gpytorch.kernels.Kernel:
 
 
 def _sparse_configs(options: Options) -> list[Config]:
-    """The first repetition of all sizes before the second of any; of the paper's text whatever the protocol."""
+    """The first repetition of all sizes before the second of any; by the paper's text for both protocols."""
     repetitions = min(options.splits, 1 if options.quick else _REPETITIONS)
     sizes = _QUICK_SIZES if options.quick else _SIZES
     return [{"n": n, "index": index} for index in range(repetitions) for n in sizes]

@@ -1,7 +1,7 @@
 """Records of finished runs: append-only JSON lines that survive a killed process.
 
-Each line is one finished run: its configuration, values and time. A recorded run is never repeated; a line that a crash
-cut short is set aside, and its run repeated. Reading writes nothing and needs no lock; appending does.
+Each line is one finished run: its configuration, values and time. A recorded run is never repeated. A line that a crash
+cut short is set aside, and its run is repeated. Reading writes nothing and needs no lock; appending needs it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RecordFile:
         return list({record.key: record for record in whole}.values()), notices
 
     def set_aside(self) -> list[str]:
-        """Move broken lines to a file ``….damaged`` beside this one; returns notices. Needs the lock."""
+        """Move broken lines to a file ``….damaged`` next to this one; returns notices. Needs the lock."""
         lines = read_lines(self.path)
         broken = [line for line in lines if _parsed(line) is None]
         if not broken:
@@ -131,7 +131,7 @@ class RecordFile:
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
     """Hold a folder for one command that runs several experiments; raises LockedError if another holds it."""
-    message = f"another 'rcgp reproduce' is at work in {str(folder)!r}: wait for its end, or give another folder"
+    message = f"another 'rcgp reproduce' is running in {str(folder)!r}: wait for its end, or give another folder"
     folder.mkdir(parents=True, exist_ok=True)
     with hold(folder / "reproduce.lock", message):
         yield
