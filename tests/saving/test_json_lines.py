@@ -8,17 +8,16 @@ import json
 
 import pytest
 
-from rcgp.saving.json_lines import LockedError, append_line, hold, parse_line, read_lines
+from rcgp.saving.json_lines import LockedError, append_line, hold, parse_line
 
 
 def test_a_line_after_a_torn_one_is_a_line_of_its_own(tmp_path):
     path = tmp_path / "lines.jsonl"
-    assert read_lines(path) == []
-    append_line(path, json.dumps({"a": "β"}))
-    with open(path, "ab") as file:
+    with open(path, "ab+") as file:
+        append_line(file, json.dumps({"a": "β"}, ensure_ascii=False))
         file.write(b'{"a": ')
-    append_line(path, "[1]")
-    assert [parse_line(line) for line in read_lines(path)] == [{"a": "β"}, None, [1]]
+        append_line(file, "[1]")
+        assert [parse_line(line) for line in path.read_bytes().splitlines()] == [{"a": "β"}, None, [1]]
 
 
 def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path):

@@ -12,11 +12,11 @@ import math
 import os
 import secrets
 from contextlib import ExitStack
-from typing import Any
+from typing import IO, Any
 
 from rcgp.botorch.evaluations import Box, Evaluation, Parameters
 from rcgp.saving.archive import check_writable, own_version
-from rcgp.saving.json_lines import append_line, hold, parse_line, read_lines
+from rcgp.saving.json_lines import append_line, hold, parse_line
 
 __all__ = ["Trace"]
 
@@ -57,7 +57,8 @@ class Trace:
         self.started: dict[int, Parameters] = {}
         self.finished: dict[int, Evaluation] = {}
         self._path = None if path is None else os.fspath(path)
-        self._open = ExitStack()
+        self._held = ExitStack()
+        self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Trace:
         if self._path is None:
@@ -67,15 +68,15 @@ class Trace:
             try:
                 check_writable(self._path)
                 held.enter_context(hold(os.path.realpath(self._path) + ".lock", busy))
-                lines = read_lines(self._path)
+                self._file = held.enter_context(open(self._path, "ab+"))
             except OSError as error:
                 raise ValueError(f"trace {self._path!r} cannot be written: {error.strerror or error}") from error
-            self._read_or_begin(self._path, lines)
-            self._open = held.pop_all()
+            self._read_or_begin(self._file)
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        self._held.close()
 
     def start(self, number: int, x: Parameters) -> None:
         """Record that an evaluation starts."""
@@ -96,7 +97,9 @@ class Trace:
             }
         )
 
-    def _read_or_begin(self, path: str, lines: list[bytes]) -> None:
+    def _read_or_begin(self, file: IO[bytes]) -> None:
+        file.seek(0)
+        lines = file.read().splitlines(keepends=True)
         torn = lines.pop() if lines and _cut_short(lines[-1], first=len(lines) == 1) else b""
         if lines:
             self._read_header(lines[0])
@@ -106,10 +109,10 @@ class Trace:
             except (KeyError, OverflowError, TypeError, ValueError) as error:
                 why = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
                 raise ValueError(
-                    f"trace {path!r} is damaged in line {i}: {why}; repair that line, or give a new file"
+                    f"trace {self._path!r} is damaged in line {i}: {why}; repair that line, or give a new file"
                 ) from None
         if torn:  # only now: a refused file stays as it was
-            os.truncate(path, sum(map(len, lines)))
+            file.truncate(sum(map(len, lines)))
         if not lines:
             own = {"seed": self.seed, "initial": self.initial}
             self._append({"rcgp_trace": _FORMAT, "version": own_version(), **self._given, **own})
@@ -155,8 +158,8 @@ class Trace:
         self.finished[number] = Evaluation(number, x, value, reason, seconds)
 
     def _append(self, content: dict[str, Any]) -> None:
-        if self._path is not None:
-            append_line(self._path, json.dumps(content, allow_nan=False))
+        if self._file is not None:
+            append_line(self._file, json.dumps(content, allow_nan=False))
 
 
 def _jsonable(x: Parameters) -> Any:

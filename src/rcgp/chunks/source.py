@@ -153,12 +153,9 @@ def chunks_of(
         a ValueError with its number in the table when it is read.
     """
     if _is_path(X) or (isinstance(X, list | tuple) and X and all(map(_is_path, X))):
-        if not isinstance(y, str):
-            raise TypeError(f"for Parquet files y must be the name of a column, got {type(y).__name__}")
-        if not isinstance(sample_weight, str | None):
-            raise TypeError(
-                f"for Parquet files sample_weight must be the name of a column, got {type(sample_weight).__name__}"
-            )
+        for name, value, kind in (("y", y, str), ("sample_weight", sample_weight, str | None)):
+            if not isinstance(value, kind):
+                raise TypeError(f"for Parquet files {name} must be the name of a column, got {type(value).__name__}")
         from rcgp.chunks.parquet import ParquetChunks
 
         return ParquetChunks(X, y, sample_weight, features, rows)

@@ -9,11 +9,11 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import IO, Any
 
 import filelock
 
-__all__ = ["LockedError", "append_line", "hold", "parse_line", "read_lines"]
+__all__ = ["LockedError", "append_line", "hold", "parse_line"]
 
 # Seconds to wait for a lock: long enough for a process that has just removed the file.
 _PATIENCE = 0.1
@@ -23,25 +23,15 @@ class LockedError(ValueError):
     """Another process holds the lock."""
 
 
-def append_line(path: str | os.PathLike[str], line: str) -> None:
-    """Append a line to a file, created if missing; when this returns it is on disk."""
-    with open(path, "ab+") as file:
-        before = b""
-        if file.seek(0, os.SEEK_END) > 0:
-            file.seek(-1, os.SEEK_END)
-            before = b"" if file.read(1) == b"\n" else b"\n"  # do not extend a line without its newline
-        file.write(before + line.encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def read_lines(path: str | os.PathLike[str]) -> list[bytes]:
-    """The lines of a file with their newlines; none if there is no file."""
-    try:
-        with open(path, "rb") as file:
-            return file.read().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
+def append_line(file: IO[bytes], line: str) -> None:
+    """Append a line to a file opened with mode ``ab+``; when this returns it is on disk."""
+    before = b""
+    if file.seek(0, os.SEEK_END) > 0:
+        file.seek(-1, os.SEEK_END)
+        before = b"" if file.read(1) == b"\n" else b"\n"  # do not extend a line without its newline
+    file.write(before + line.encode() + b"\n")
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def parse_line(line: bytes) -> Any:

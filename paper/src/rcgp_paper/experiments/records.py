@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rcgp.saving import write_atomically
-from rcgp.saving.json_lines import LockedError, append_line, hold, parse_line, read_lines
+from rcgp.saving.json_lines import LockedError, append_line, hold, parse_line
 
 __all__ = ["Config", "LockedError", "Record", "RecordFile", "hold_folder", "key_of"]
 
@@ -84,7 +84,7 @@ class RecordFile:
 
     def read(self) -> tuple[list[Record], list[str]]:
         """The last record of each configuration, and notices about broken lines. Writes nothing."""
-        parsed = [_parsed(line) for line in read_lines(self.path)]
+        parsed = [_parsed(line) for line in self._lines()]
         whole = [record for record in parsed if record is not None]
         broken = len(parsed) - len(whole)
         notices = [f"{self.path}: {_broken_lines(broken)} left out; {len(whole)} read"] if broken else []
@@ -92,7 +92,7 @@ class RecordFile:
 
     def set_aside(self) -> list[str]:
         """Move broken lines to a file ``….damaged`` next to this one; returns notices. Needs the lock."""
-        lines = read_lines(self.path)
+        lines = self._lines()
         broken = [line for line in lines if _parsed(line) is None]
         if not broken:
             return []
@@ -110,7 +110,8 @@ class RecordFile:
         fields = asdict(record)
         fields["values"], fields["seconds"] = _finite(fields["values"]), _finite(fields["seconds"])
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        append_line(self.path, json.dumps(fields, sort_keys=True, ensure_ascii=False, allow_nan=False))
+        with open(self.path, "ab+") as file:
+            append_line(file, json.dumps(fields, sort_keys=True, ensure_ascii=False, allow_nan=False))
 
     @contextmanager
     def locked(self) -> Iterator[list[str]]:
@@ -126,6 +127,9 @@ class RecordFile:
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.read()[0])
+
+    def _lines(self) -> list[bytes]:
+        return self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
 
 
 @contextmanager
