@@ -14,7 +14,7 @@ from linear_operator.utils.errors import NanError, NotPSDError
 
 from rcgp.botorch import EvaluationError, optimise, suggesting
 from rcgp.botorch.evaluations import Box
-from rcgp.botorch.suggesting import believe, first_point, next_point
+from rcgp.botorch.suggesting import fit_surrogate, next_point, sobol_point
 from rcgp.training import FitError
 
 BOUNDS = {"a": (-2.0, 3.0), "b": (10.0, 20.0)}
@@ -100,20 +100,20 @@ def test_expected_is_the_prediction_from_all_other_evaluations():
     X = torch.rand(12, 2, dtype=torch.double)
     y = (3 * X).sin().sum(-1)
     y[3] += 50.0
-    belief = believe(X, y)
-    assert (belief.outlier_probability > 0.5).nonzero().flatten().tolist() == [3]
+    surrogate = fit_surrogate(X, y)
+    assert (surrogate.outlier_probability > 0.5).nonzero().flatten().tolist() == [3]
     # Brute force: the pseudo-data of the others, in the units of the model.
     weighed, unit = (
-        belief.model._weighed(),
-        (y[5] - y[0]) / (belief.model.train_targets[5] - belief.model.train_targets[0]),
+        surrogate.model._weighed(),
+        (y[5] - y[0]) / (surrogate.model.train_targets[5] - surrogate.model.train_targets[0]),
     )
     K, z, r = weighed.K, weighed.pseudo.target, weighed.pseudo.noise
     gain = torch.linalg.solve(K[1:, 1:] + r[1:].diag(), K[1:, 0])
-    prior = belief.model.train_targets[0] - weighed.residual[0]
-    expected = y[0] + unit * (gain @ z[1:] + prior - belief.model.train_targets[0])
-    assert float(belief.expected[0]) == pytest.approx(float(expected), rel=1e-6)
+    prior = surrogate.model.train_targets[0] - weighed.residual[0]
+    expected = y[0] + unit * (gain @ z[1:] + prior - surrogate.model.train_targets[0])
+    assert float(surrogate.expected[0]) == pytest.approx(float(expected), rel=1e-6)
     variance = K[0, 0] - gain @ K[1:, 0]
-    assert float(belief.expected_deviation[0]) == pytest.approx(float(unit * variance.sqrt()), rel=1e-4)
+    assert float(surrogate.expected_deviation[0]) == pytest.approx(float(unit * variance.sqrt()), rel=1e-4)
 
 
 def test_points_do_not_depend_on_the_units_of_the_value():
@@ -213,10 +213,10 @@ def test_failed_evaluations_count_and_their_points_are_avoided(tmp_path):
 def test_no_point_is_proposed_where_an_evaluation_failed():
     """Failures wherever the model would look: the same model, with one more failed point each time."""
     X = torch.rand(8, 2, dtype=torch.double)
-    belief = believe(X, -(X - 0.4).square().sum(-1))
+    surrogate = fit_surrogate(X, -(X - 0.4).square().sum(-1))
     failed = torch.empty(0, 2, dtype=torch.double)
     for _ in range(3):
-        point = next_point(belief, failed, number=9, seed=0)
+        point = next_point(surrogate, failed, number=9, seed=0)
         assert ((failed - point).abs().amax(dim=-1) > 1e-3).all()
         failed = torch.cat([failed, point[None]])
 
@@ -289,7 +289,7 @@ def test_a_step_that_cannot_be_computed_takes_a_point_that_fills_the_box(monkeyp
     objective = Recorded()
     monkeypatch.setattr(suggesting, name, broken)
     result = run(objective, 7)
-    assert objective.points[-1] == tuple(Box.of(BOUNDS).from_unit(first_point(2, 7, 0)).values())
+    assert objective.points[-1] == tuple(Box.of(BOUNDS).from_unit(sobol_point(2, 7, 0)).values())
     assert bowl(result.x) == min(map(bowl, (e.x for e in result.evaluations)))
 
 
@@ -310,7 +310,7 @@ def test_the_same_seed_gives_the_same_points_whatever_the_global_generators():
 def test_first_points_fill_the_box():
     objective = Recorded()
     run(objective, 8, initial=8)
-    expected = [tuple(Box.of(BOUNDS).from_unit(first_point(2, number, 0)).values()) for number in range(1, 9)]
+    expected = [tuple(Box.of(BOUNDS).from_unit(sobol_point(2, number, 0)).values()) for number in range(1, 9)]
     assert objective.points == expected
     halves = (Box.of(BOUNDS).to_unit(objective.points) > 0.5).sum(dim=0)
     assert halves.tolist() == [4, 4]

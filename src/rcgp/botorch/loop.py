@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from rcgp.botorch.evaluations import Box, Evaluation, OptimisationResult, Parameters
-from rcgp.botorch.suggesting import Belief, believe, first_point, next_point
+from rcgp.botorch.suggesting import Surrogate, fit_surrogate, next_point, sobol_point
 from rcgp.botorch.trace import Trace
 from rcgp.training.status_line import StatusLine
 
@@ -104,19 +104,19 @@ def optimise(
             kept.start(number, x)
             kept.finish(_evaluate(objective, number, x))
         evaluations = [kept.finished[number] for number in sorted(kept.finished)]
-        belief = _belief(evaluations, kept)
-        report(len(evaluations), _best_value(belief, kept))
-    return _result(evaluations, belief, kept)
+        surrogate = _surrogate(evaluations, kept)
+        report(len(evaluations), _best_value(surrogate, kept))
+    return _result(evaluations, surrogate, kept)
 
 
 def _propose(before: Sequence[Evaluation], number: int, kept: Trace, report: Progress) -> Parameters:
     """The parameters of an evaluation, given those before it."""
-    belief = None if number <= kept.initial else _belief(before, kept)
-    report(len(before), _best_value(belief, kept))
-    if belief is None:
-        return kept.box.from_unit(first_point(kept.box.dimension, number, kept.seed))
+    surrogate = None if number <= kept.initial else _surrogate(before, kept)
+    report(len(before), _best_value(surrogate, kept))
+    if surrogate is None:
+        return kept.box.from_unit(sobol_point(kept.box.dimension, number, kept.seed))
     failed = kept.box.to_unit([e.x for e in before if e.value is None])
-    return kept.box.from_unit(next_point(belief, failed, number, kept.seed))
+    return kept.box.from_unit(next_point(surrogate, failed, number, kept.seed))
 
 
 def _check_failures(before: Sequence[Evaluation], initial: int) -> None:
@@ -155,32 +155,33 @@ def _number(returned: Any) -> float:
     return value
 
 
-def _belief(evaluations: Sequence[Evaluation], kept: Trace) -> Belief | None:
+def _surrogate(evaluations: Sequence[Evaluation], kept: Trace) -> Surrogate | None:
     """The model fitted to all values, with larger ones better."""
     good = [e for e in evaluations if e.value is not None]
     y = torch.tensor([e.value for e in good], dtype=torch.double)
-    return believe(kept.box.to_unit([e.x for e in good]), y if kept.maximise else -y)
+    return fit_surrogate(kept.box.to_unit([e.x for e in good]), y if kept.maximise else -y)
 
 
-def _best_value(belief: Belief | None, kept: Trace) -> float:
-    return math.nan if belief is None else float(belief.mean[belief.best]) * (1.0 if kept.maximise else -1.0)
+def _best_value(surrogate: Surrogate | None, kept: Trace) -> float:
+    return math.nan if surrogate is None else float(surrogate.mean[surrogate.best]) * (1.0 if kept.maximise else -1.0)
 
 
-def _result(evaluations: list[Evaluation], belief: Belief | None, kept: Trace) -> OptimisationResult:
+def _result(evaluations: list[Evaluation], surrogate: Surrogate | None, kept: Trace) -> OptimisationResult:
     sign = 1.0 if kept.maximise else -1.0
     good = [e for e in evaluations if e.value is not None]
-    if belief is None:
+    if surrogate is None:
         best = max(good, key=lambda e: sign * (e.value or 0.0), default=None)
         value, deviation = (None if best is None else best.value), None
     else:
-        best, value, deviation = good[belief.best], _best_value(belief, kept), float(belief.deviation[belief.best])
+        chosen = surrogate.best
+        best, value, deviation = good[chosen], _best_value(surrogate, kept), float(surrogate.deviation[chosen])
         for i, e in enumerate(good):
             evaluations[evaluations.index(e)] = replace(
                 e,
-                weight=float(belief.weight[i]),
-                outlier_probability=float(belief.outlier_probability[i]),
-                expected=sign * float(belief.expected[i]),
-                deviation=float(belief.expected_deviation[i]),
+                weight=float(surrogate.weight[i]),
+                outlier_probability=float(surrogate.outlier_probability[i]),
+                expected=sign * float(surrogate.expected[i]),
+                deviation=float(surrogate.expected_deviation[i]),
             )
     x, number = (None, None) if best is None else (best.x, best.number)
     return OptimisationResult(x, value, deviation, number, tuple(evaluations), kept.maximise)
