@@ -239,7 +239,7 @@ def _check_redo(names: Sequence[str], folder: Path, redo: str) -> None:
 @contextmanager
 def _progress(experiment: Experiment, console: Console) -> Iterator[Report]:
     """A bar with the time left; a line every half minute if standard error is not a terminal."""
-    # Rich alone takes a log for a terminal where FORCE_COLOR is set, as in some CI.
+    # Rich treats a log as a terminal if FORCE_COLOR is set, as in some CI.
     if not (console.is_interactive and console.file.isatty()):
         yield _lines(experiment, console)
         return

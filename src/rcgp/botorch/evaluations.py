@@ -168,7 +168,9 @@ class OptimisationResult:
         return tuple(e for e in self.evaluations if e.value is None)
 
     def __str__(self) -> str:
-        return "\n".join([*self._best(), *self._flagged(), *self._failures()])
+        failures = [f"  {e.number}  {_printable(e.reason)}" for e in self.failed]
+        title = [f"{_counted(len(failures), 'failed ')}:"] if failures else []
+        return "\n".join([*self._best(), *self._flagged(), *title, *failures])
 
     def _best(self) -> list[str]:
         count = _counted(len(self.evaluations))
@@ -191,12 +193,6 @@ class OptimisationResult:
             expected = f"{e.expected:.4g} ± {e.deviation:.2g}"
             lines.append([f"  {e.number}", f"{e.value:.4g}", expected, f"{e.outlier_probability:.3g}", *numbers])
         return [f"{_counted(len(self.outliers), 'outlying ')}, by the predictions from all others:", *_aligned(lines)]
-
-    def _failures(self) -> list[str]:
-        if not self.failed:
-            return []
-        lines = [f"  {e.number}  {_printable(e.reason)}" for e in self.failed]
-        return [f"{_counted(len(self.failed), 'failed ')}:", *lines]
 
 
 def _named(x: Parameters) -> list[tuple[str, float]]:

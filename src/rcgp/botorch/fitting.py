@@ -125,7 +125,7 @@ def fit_for_botorch(
     Args:
         model: the model.
         mll: the objective, returned in evaluation mode.
-        kwargs: those of ``fit_gpytorch_mll``: ``optimizer``, ``optimizer_kwargs``, ``closure``, ``max_attempts`` ...
+        kwargs: as for ``fit_gpytorch_mll``: ``optimizer``, ``optimizer_kwargs``, ``closure``, ``max_attempts`` ...
 
     Raises:
         ModelFittingError: if the fit fails. The model is unchanged.

@@ -91,7 +91,7 @@ class SingleTaskRCGP(TrainingDataModel):
         input_transform: InputTransform | None = None,
         weight: str | WeightFunction = "learned",
     ) -> None:
-        validation.check_weight(weight)
+        weight_function = validation.check_weight(weight)
         validation.check_likelihood(likelihood)
         validation.check_training_data(train_X, train_Y, train_Yvar)
         self._validate_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
@@ -119,8 +119,7 @@ class SingleTaskRCGP(TrainingDataModel):
             covar_module = default_kernel(transformed_X.shape[-1], batch)
         self.covar_module = covar_module
         #: The weight function; ``None`` if the noise law is learned.
-        make = validation.WEIGHTS[weight] if isinstance(weight, str) else lambda: weight
-        self.weight = None if make is None else make()
+        self.weight = weight_function
         if self.weight is None:
             self.register_buffer("law", self.prior_law())
         if outcome_transform is not None:

@@ -15,7 +15,6 @@ from rcgp.models.validation import check_finite
 from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential, WeightFunction
 
 __all__ = [
-    "WEIGHTS",
     "check_fixed_noise",
     "check_likelihood",
     "check_observations",
@@ -25,17 +24,20 @@ __all__ = [
     "check_weight",
 ]
 
-#: Weight functions by name; ``None`` for a learned noise law.
-WEIGHTS: Mapping[str, Callable[[], WeightFunction] | None] = MappingProxyType(
+_WEIGHTS: Mapping[str, Callable[[], WeightFunction] | None] = MappingProxyType(
     {"learned": None, "imq": InverseMultiquadric, "se": SquaredExponential, "constant": Constant}
 )
 
 
-def check_weight(weight: Any) -> None:
-    """Raise unless a weight is a known name or a weight function."""
-    if not isinstance(weight, WeightFunction) and (not isinstance(weight, str) or weight not in WEIGHTS):
-        listed = ", ".join(f'"{name}"' for name in WEIGHTS)
+def check_weight(weight: Any) -> WeightFunction | None:
+    """The weight function given by name or as such, ``None`` for a learned noise law; raises for anything else."""
+    if isinstance(weight, WeightFunction):
+        return weight
+    if not isinstance(weight, str) or weight not in _WEIGHTS:
+        listed = ", ".join(f'"{name}"' for name in _WEIGHTS)
         raise ValueError(f"weight must be {listed} or a weight function of rcgp.weights, got {weight!r}")
+    make = _WEIGHTS[weight]
+    return None if make is None else make()
 
 
 def check_likelihood(likelihood: Any) -> None:

@@ -101,10 +101,6 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 
     A replaced file keeps its permissions; a new file gets the default ones. Symbolic links are followed.
 
-    Args:
-        path: the file to create or replace.
-        content: its bytes.
-
     Raises:
         OSError: if it cannot be written; an existing file is then unchanged.
     """

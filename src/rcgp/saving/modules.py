@@ -190,10 +190,9 @@ class _Reader:
 
     def _set_tensors(self, module: nn.Module, own: dict[str, Tensor], requires_grad: Any, place: str) -> None:
         parameters = {name for name, _ in module.named_parameters(recurse=False)}
-        if not isinstance(requires_grad, dict) or set(requires_grad) != parameters:
-            raise SavedModelError(f"{place}: requires_grad must be given for {sorted(parameters)}")
-        if not all(type(value) is bool for value in requires_grad.values()):
-            raise SavedModelError(f"{place}: requires_grad must be true or false")
+        known = isinstance(requires_grad, dict) and set(requires_grad) == parameters
+        if not known or not all(type(value) is bool for value in requires_grad.values()):
+            raise SavedModelError(f"{place}: requires_grad must be given as true or false for {sorted(parameters)}")
         for name, value in own.items():
             setattr(module, name, nn.Parameter(value, requires_grad[name]) if name in parameters else value)
 
@@ -310,13 +309,7 @@ def build_constraint(node: Any, take: Take, shape: torch.Size, place: str) -> nn
 
 
 def describe_prior(module: gpytorch.Module, name: str, place: str) -> Described:
-    """Class and arguments of a prior.
-
-    Args:
-        module: the module that has it.
-        name: its name there.
-        place: its place in the model, for errors.
-    """
+    """Class and arguments of the prior of that name; ``place`` is for errors."""
     prior, closure, _ = module._priors[name]
     kind = type(prior).__name__
     if kind not in PRIORS or type(prior) is not PRIORS[kind][0]:

@@ -155,7 +155,7 @@ class VariationalGP(RCGP):
         def elbo(model: RCGP) -> Tensor:
             nonlocal best, moments
             if best > -math.inf:
-                # Not from the last q: a line search may have been where all observations are outliers.
+                # Not from the last q: a line search may have visited a q in which all observations are outliers.
                 self.latent_moments = moments
             bound, q = self._bound()
             value = bound + log_prior(model)

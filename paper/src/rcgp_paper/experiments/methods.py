@@ -38,7 +38,7 @@ from rcgp_paper.experiments.scores import Prediction, normal_prediction, scale_m
 
 __all__ = ["METHODS", "TITLES", "Outcome", "run_method"]
 
-# Default number of inducing points. The paper does not print it; its errors without outliers are as of exact models.
+# Default number of inducing points. The paper does not print it; its errors without outliers match exact models.
 _INDUCING = 100
 
 # The noise variance that the paper holds fixed in its sparse models.
@@ -86,7 +86,7 @@ def _prediction(model: Any, problem: Problem) -> Prediction:
     """The predictions of a fitted model for the test observations."""
     X, y = torch.from_numpy(problem.test_X), problem.test_y
     if isinstance(model, StudentTGP):
-        # Not the normal with its moments: where ν is near 2, a variance is many times what the bulk of a t needs.
+        # Not the normal with its moments: for ν near 2, that variance is many times too large for the bulk of a t.
         density = model.log_predictive_density(X, torch.from_numpy(y)).numpy()
         mean, weights, stds = (part.numpy() for part in model.predictive_mixture(X))
         return scale_mixture_prediction(y, mean, density, weights, stds)
