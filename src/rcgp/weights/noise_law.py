@@ -66,7 +66,8 @@ TAIL = tuple(2.0**-k / sum(2.0**-j for j in range(1, len(SCALES))) for k in rang
 #: than not. Intervals need the widest scale, and a row that has it is one to look at.
 FLAGGED = 0.5
 
-#: Which of the scales the gap in the density of outliers is made of: 4σ, beyond which normal noise has one row in 16 000.
+#: Which of the scales the gap in the density of outliers is made of: 4σ, beyond which normal noise has one row in
+#: 16 000.
 GAP = 2
 
 #: Half-width b of the density of outliers before any data, in robust standard deviations of y − m(x): broad, so that
