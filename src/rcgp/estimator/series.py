@@ -68,7 +68,7 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
     """Gaussian process regression of a series that bad values cannot break, in linear time.
 
     The model of :class:`rcgp.RCGPRegressor` for one input, time, with kernels that have a state-space form: a fit costs
-    O(n), a million values take less than a minute. Times may be irregular, repeated and unsorted; values may be missing.
+    O(n), a million values less than a minute. Times may be irregular, repeated and unsorted; values may be missing.
 
     Parameters
     ----------
@@ -374,7 +374,7 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
 
     def _set_fitted(self, outputs: Sequence[Output], clock: Clock, names: list[str] | None) -> None:
         self.n_outputs_, self.clock_, self.output_names_ = len(outputs), clock, names
-        self.models_ = [output.model for output in outputs]  # type: ignore[misc]
+        self.models_ = [output.model for output in outputs]
         for name in ROW_ATTRIBUTES:
             setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
         self.noise_law_ = self._per_output([output.law for output in outputs])
@@ -423,7 +423,7 @@ def _default_kernel(x: Tensor, spread: float, periods: Sequence[float]) -> Kerne
         spread: robust standard deviation of the residuals.
         periods: of the seasons.
     """
-    times = x[:, 0].unique()
+    times = torch.from_numpy(np.unique(x[:, 0].numpy()))
     span = max(float(times[-1] - times[0]), torch.finfo(torch.float64).tiny) if len(times) > 1 else 1.0
     gap = float(times.diff().median()) if len(times) > 1 else 1.0
     # The geometric middle between the shortest lengthscale that can be seen and the longest, these at two deviations.

@@ -1,4 +1,4 @@
-"""Times as people have them, numbers or dates with or without a time zone, and as models see them: numbers from zero on.
+"""Times as people have them, numbers or dates with or without a time zone, and as models see them: numbers.
 
 Dates become seconds after the first one. Only numpy is needed: an index of pandas is read by its own methods.
 """
@@ -41,10 +41,8 @@ class Clock:
         values, zone = _read(times, name)
         if values.size == 0:
             raise ValueError(f"{name} is empty: at least one time is needed")
-        if values.dtype.kind == "M":
-            clock = cls(str(values.min()), True, zone)
-        else:
-            clock = cls(float(values.min()))
+        dates = values.dtype.kind == "M"
+        clock = cls(str(values.min()), True, zone) if dates else cls(float(values.min()))
         return clock, clock._numbers(values)
 
     def numbers(self, times: Any, name: str = "times") -> NDArray[np.float64]:
@@ -71,7 +69,7 @@ class Clock:
         """Numbers as times: floats, ``datetime64`` or, with a time zone, an index of pandas where that is loaded."""
         if not self.dates:
             return numbers + float(self.origin)
-        values = np.datetime64(self.origin, "ns") + np.round(numbers * 1e9).astype("timedelta64[ns]")
+        values = np.datetime64(str(self.origin), "ns") + np.round(numbers * 1e9).astype("timedelta64[ns]")
         pandas = sys.modules.get("pandas")
         if self.zone is None or pandas is None:
             return values
@@ -88,7 +86,7 @@ class Clock:
     def _numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
         if not self.dates:
             return np.asarray(values, dtype=np.float64) - float(self.origin)
-        elapsed = values.astype("datetime64[ns]") - np.datetime64(self.origin, "ns")
+        elapsed = values.astype("datetime64[ns]") - np.datetime64(str(self.origin), "ns")
         whole = elapsed.astype("timedelta64[s]")
         rest = (elapsed - whole).astype("timedelta64[ns]").astype(np.float64)
         return np.asarray(whole.astype(np.float64) + rest * 1e-9)
