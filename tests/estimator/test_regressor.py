@@ -14,8 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, RationalQuadra
 import rcgp
 from rcgp import RCGP, RCGPRegressor, fit, fit_robust
 from rcgp.estimator import NoiseLawWarning
-from rcgp.estimator.kernels import lengthscales
-from rcgp.estimator.output import build_model
+from rcgp.estimator.output import build_model, lengthscales
 from rcgp.models.defaults import add_weak_priors
 from rcgp.weights import Constant, InverseMultiquadric, LawWeight
 
@@ -280,7 +279,7 @@ def test_weak_priors_keep_a_fit_from_calling_everything_noise():
 
 def test_the_lengthscale_prior_is_botorchs_for_inputs_in_the_unit_cube():
     X = np.random.default_rng(0).uniform(size=(300, 3))
-    model = build_model(RCGPRegressor()._settings(), torch.tensor(X), torch.tensor(X[:, 0]), None)
+    model = build_model(RCGPRegressor(), torch.tensor(X), torch.tensor(X[:, 0]), None)
     location = model.kernel.base_kernel.lengthscale_prior.loc
     np.testing.assert_allclose(location.numpy(), np.full((1, 3), np.sqrt(2) + 0.5 * np.log(3)), atol=0.15)
     np.testing.assert_allclose(model.kernel.base_kernel.lengthscale_prior.scale.numpy(), np.sqrt(3))
@@ -479,7 +478,7 @@ def test_without_normalisation_the_default_kernel_still_learns_in_any_units(unit
 
 def test_without_normalisation_a_given_kernel_is_not_scaled():
     X, y, _ = make_series()
-    model = build_model(RCGPRegressor(RBF(), normalize=False)._settings(), torch.tensor(X), torch.tensor(1e3 * y), None)
+    model = build_model(RCGPRegressor(RBF(), normalize=False), torch.tensor(X), torch.tensor(1e3 * y), None)
     assert model.kernel(torch.tensor(X[:1])).to_dense().item() == pytest.approx(1.0)
 
 

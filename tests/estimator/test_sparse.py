@@ -23,7 +23,7 @@ from rcgp.chunked.fit import fit_chunks
 from rcgp.chunks import Serial, chunks_of
 from rcgp.chunks import chunk as chunk_room
 from rcgp.estimator import NoiseLawWarning, sources, sparse
-from rcgp.estimator.doubts import IntervalWarning, doubt_of
+from rcgp.estimator.sparse import IntervalWarning, doubt_of
 from rcgp.weights import InverseMultiquadric
 
 random = np.random.default_rng(0)

@@ -20,9 +20,9 @@ from sklearn.exceptions import ConvergenceWarning
 from rcgp import FitError
 from rcgp.chunked.resources import available_memory, gigabytes, inducing_bytes
 from rcgp.cli.options import Choice, Options, ReadingOptions, Weight, many
-from rcgp.estimator import NoiseLawWarning, RCGPRegressor, SparseRCGPRegressor
-from rcgp.estimator.doubts import IntervalWarning, doubt_of
+from rcgp.estimator import IntervalWarning, NoiseLawWarning, RCGPRegressor, SparseRCGPRegressor
 from rcgp.estimator.saved import load_with_table
+from rcgp.estimator.sparse import doubt_of
 from rcgp.models.defaults import NORMAL_MAD
 from rcgp.saving import SavedModelError
 from rcgp.table import (

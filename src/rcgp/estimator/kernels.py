@@ -1,13 +1,10 @@
-"""scikit-learn's kernels as GPyTorch's, with the same bounds and fixed parameters; lengthscales of fitted kernels.
-
-A kernel without an exact counterpart is refused by name.
-"""
+"""scikit-learn's kernels as GPyTorch's, with the same bounds and fixed parameters; others are refused by name."""
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +16,7 @@ from torch import Tensor
 
 from rcgp.models.defaults import Between, above
 
-__all__ = ["Noise", "known_kernels", "lengthscales", "translate"]
+__all__ = ["Noise", "known_kernels", "translate"]
 
 KNOWN = "RBF, Matern, RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel, WhiteKernel, sums and products"
 
@@ -206,38 +203,3 @@ def _set(kernel: gpytorch.kernels.Kernel, name: str, value: Any, bounds: Any, po
 def _shaped(values: Any, parameter: Tensor) -> Tensor:
     tensor = torch.as_tensor(np.array(values, dtype=np.float64))
     return tensor.expand(parameter.numel()).reshape(parameter.shape).clone()
-
-
-def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:
-    """Lengthscale of each of ``d`` features: ``d``, or a row for each kernel with lengthscales in a sum or product.
-
-    Infinite for a feature that a kernel ignores. Of a periodic kernel scikit-learn's, the square root of GPyTorch's.
-    """
-    rows = list(_lengthscale_rows(kernel, torch.arange(d), d))
-    if len(rows) == 1:
-        return rows[0]
-    return np.stack(rows) if rows else np.zeros((0, d))
-
-
-def _lengthscale_rows(
-    kernel: gpytorch.kernels.Kernel, dims: Tensor, d: int, chosen: bool = False
-) -> Iterator[np.ndarray]:
-    """A row of ``d`` lengthscales for each part that has any.
-
-    Args:
-        kernel: the part.
-        dims: its features.
-        d: number of all features.
-        chosen: whether ``active_dims`` are already applied: a ScaleKernel takes over those of its base.
-    """
-    if kernel.active_dims is not None and not chosen:
-        dims = dims[kernel.active_dims]
-    if kernel._parameters.get("raw_lengthscale") is not None:
-        value = kernel.lengthscale.detach().double().reshape(-1)
-        row = torch.full((d,), torch.inf, dtype=torch.float64)
-        row[dims] = (value.sqrt() if isinstance(kernel, gpytorch.kernels.PeriodicKernel) else value).expand(len(dims))
-        yield row.numpy()
-    for child in kernel.children():
-        for part in child if isinstance(child, torch.nn.ModuleList) else [child]:
-            if isinstance(part, gpytorch.kernels.Kernel):
-                yield from _lengthscale_rows(part, dims, d, chosen=isinstance(kernel, gpytorch.kernels.ScaleKernel))

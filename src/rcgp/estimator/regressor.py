@@ -13,9 +13,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rcgp.estimator.base import BaseRegressor, training_data, undone_on_failure, warn
-from rcgp.estimator.kernels import lengthscales
-from rcgp.estimator.output import ROW_ATTRIBUTES, Output, fit_output
+from rcgp.estimator.base import BaseRegressor, training_data, undone_on_failure
+from rcgp.estimator.output import ROW_ATTRIBUTES, Output, fit_output, lengthscales, warn
 from rcgp.models import RCGP
 
 __all__ = ["RCGPRegressor"]
@@ -174,14 +173,12 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         -------
         self
         """
-        settings = self._settings()
+        self._check_parameters()
         inputs, targets, precision = training_data(self, X, y, sample_weight, multi_output=True)
         random = check_random_state(self.random_state)
         outputs = []
         for column in targets.reshape(len(targets), -1).T:
-            output = fit_output(
-                settings, inputs, column.contiguous(), precision, random, getattr(self, "feature_names_in_", None)
-            )
+            output = fit_output(self, inputs, column.contiguous(), precision, random)
             warn(output.report, output.doubts)
             outputs.append(output)
         self._set_fitted(outputs)

@@ -117,7 +117,7 @@ def _rebuild(kind: str, description: dict[str, Any], tensors: dict[str, Tensor])
         if len(names) != estimator.n_features_in_ or not all(isinstance(name, str) for name in names):
             raise SavedModelError("it does not have one name for each feature")
         estimator.feature_names_in_ = np.array(names, dtype=object)
-    estimator._settings()  # checks the parameters
+    estimator._check_parameters()
     rebuild_model(estimator, description, tensors)
     if _contents(estimator, None)[1].keys() != tensors.keys():
         raise SavedModelError("it holds tensors that nothing in it uses")
