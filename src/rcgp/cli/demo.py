@@ -19,7 +19,7 @@ __all__ = ["draw", "made_up_data", "run_demo"]
 
 Numbers = NDArray[np.float64]
 
-#: Of a normal distribution, 95 % lie within this many standard deviations.
+#: Half the width of a normal 95 % interval in standard deviations.
 _NORMAL_95 = 1.959963984540054
 
 _COLOURS = {"GP": "#4daf4a", "RCGP": "#377eb8"}
@@ -44,13 +44,13 @@ def made_up_data(seed: int = 7, n: int = 300, share: float = 0.1) -> tuple[pd.Da
 
 def run_demo(folder: Path, console: Console) -> None:
     """Fit both models, print how they compare, and write the data and a figure to a folder."""
-    import matplotlib.figure  # noqa: F401 (missing, it should be missed before the fits and not after)
+    import matplotlib.figure  # noqa: F401 (if it is missing, fail before the fits)
 
     table, truth, outlying = made_up_data()
     table.index += 1  # rows are numbered as in the file
     X, y = table[["x"]], table["y"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoiseLawWarning)  # about the plain GP, which is here to be compared with
+        warnings.simplefilter("ignore", NoiseLawWarning)  # about the plain GP
         models = {"GP": RCGPRegressor(weight="constant").fit(X, y), "RCGP": RCGPRegressor().fit(X, y)}
     console.print(f"{len(y)} points, {outlying.sum()} of them outliers; errors against the true function\n")
     scores = Table(box=None, pad_edge=False, header_style="bold")
@@ -72,8 +72,8 @@ def run_demo(folder: Path, console: Console) -> None:
         )
     console.print(scores)
     console.print(
-        f"\nThe GP's band holds so much because it is {widths[0] / widths[1]:.0f} times as wide. Errors along one "
-        "curve go together: what share a narrow band holds varies from one draw of the data to the next, around 95 %.",
+        f"\nThe GP's band covers the function because it is {widths[0] / widths[1]:.0f} times as wide. Errors along a "
+        "curve are correlated, so the coverage of a narrow band varies around 95 % from one data set to the next.",
         soft_wrap=True,
     )
     rows = suspicion(models["RCGP"], y)
