@@ -252,16 +252,16 @@ def test_too_few_inducing_points_raise_a_warning():
     noise = 0.1 * np.random.default_rng(0).standard_normal(1000)
     y = np.sin(2 * x[:, 0]) + noise
     options = {"fit_rows": 200, "random_state": 0}
-    with pytest.warns(IntervalWarning, match=r"8 inducing points are few: \d+% of the variance"):
+    with pytest.warns(IntervalWarning, match=r"8 inducing points are few: they leave \d+% of the variance"):
         few = SparseRCGPRegressor(8, **options).fit(x, y)
     worse = SimpleNamespace(rows=1000, diagnose=few.model_.diagnose, trusted_spread=1.5, unseen=0.7)
-    assert "trusted rows are typically 1.5 times" in doubt_of(worse)
+    assert "inliers are typically 1.5 times" in doubt_of(worse)
     assert "intervals are too narrow" in doubt_of(worse)
     right = SparseRCGPRegressor(20, **options).fit(x, y)  # and no warning, which would be an error
     assert 0.92 < (np.abs(y - right.loo_mean_) < 1.96 * right.loo_std_).mean() < 0.98
     assert right.model_.trusted_spread == pytest.approx(1.0, abs=0.15)
     wide = np.random.default_rng(0).uniform(-2, 2, (600, 6))
-    few = r"10 inducing points are few: \d+% of the variance .* intervals are wide \(.* typically \d\S* times what"
+    few = r"10 inducing points are few: they leave \d+% .* intervals are wide \(.* typically \d\S* times what"
     with pytest.warns(IntervalWarning, match=few):
         SparseRCGPRegressor(10, **options).fit(wide, np.sin(2 * wide).sum(1))
 

@@ -293,25 +293,24 @@ def _add_commands(group: str = "rcgp.commands") -> None:
         app.command(name)(_loaded(entry))
     if "reproduce" not in found:
         anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-        app.command("reproduce", hidden=True, context_settings=anything)(_missing_paper)
+        missing = ModuleNotFoundError("rcgp-paper is not installed", name="rcgp_paper")
+        app.command("reproduce", hidden=True, context_settings=anything)(_unavailable(missing))
 
 
 def _loaded(entry: importlib.metadata.EntryPoint) -> Callable[..., Any]:
     """The command; if a library that it needs is missing, one that raises the error when it is called."""
     try:
         command: Callable[..., Any] = entry.load()
-        return command
     except ImportError as error:
-        missing = error
+        return _unavailable(error)
+    return command
 
-    def unavailable() -> None:
+
+def _unavailable(missing: ImportError) -> Callable[[], None]:
+    def command() -> None:
         raise missing
 
-    return unavailable
-
-
-def _missing_paper() -> None:
-    raise ModuleNotFoundError("rcgp-paper is not installed", name="rcgp_paper")
+    return command
 
 
 def _fit(data: Path, options: Options, new_columns: tuple[str, ...] = ()) -> Fitted:

@@ -83,9 +83,8 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         return_cov : bool, default=False
             Return the covariance matrix as well. For inputs in memory.
         include_noise : bool, default=False
-            Add the variance of the noise law to each variance: that of new observations without outliers. For
-            intervals prefer :meth:`predict_interval`. With sample weights it is the noise of a row of weight 1: with
-            all weights times 10 it is 10 times as large.
+            Add the noise of inliers to each variance, with sample weights that of a row of weight 1. For intervals
+            prefer :meth:`predict_interval`.
 
         Returns
         -------
@@ -257,7 +256,7 @@ def as_tensor(values: Any) -> Tensor:
 def training_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Inputs, observations and sample weights by scikit-learn's checks, which note the features in the estimator.
+    """Inputs, observations and sample weights by scikit-learn's checks, which set the features of the estimator.
 
     Observations may be missing (NaN) in rows of weight 0.
     """
@@ -279,7 +278,7 @@ def training_data(
 
 
 def _without_missing(y: Any, sample_weight: Any) -> tuple[Any, Tensor | None]:
-    """Observations with 0 for those that are not finite in rows of weight 0, and the mask of these."""
+    """Observations with 0 for missing ones, not finite in rows of weight 0, and their mask."""
     values, weights = np.array(y), np.asarray(sample_weight)
     if values.dtype.kind != "f" or weights.ndim != 1 or weights.shape != values.shape[:1]:
         return y, None
@@ -305,7 +304,7 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
 
 
 def _all_dates(values: Any) -> bool:
-    """Whether all columns of a table, or an array, are dates or durations."""
+    """Whether an array, or every column of a table, holds dates or durations."""
     dtypes = list(getattr(values, "dtypes", [])) if hasattr(values, "columns") else [getattr(values, "dtype", None)]
     return bool(dtypes) and all(getattr(dtype, "kind", None) in ("m", "M") for dtype in dtypes)
 
@@ -336,8 +335,6 @@ def _refuse_text(values: Any, name: str) -> None:
 def _is_text(cell: Any) -> bool:
     try:
         float(cell)
-    except ValueError:
-        return True
-    except TypeError:  # such as None, a missing value
-        pass
+    except (TypeError, ValueError) as error:
+        return isinstance(error, ValueError)  # a missing value such as None is a TypeError
     return False

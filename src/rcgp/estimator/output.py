@@ -126,7 +126,8 @@ def fit_output(
     try:
         report = _fit_model(estimator, model, random)
     except FitError as error:  # its row is a row of the model
-        far = None if _has_absurd(model.train_y) else _absurd_input(model.train_X, names)
+        absurd_y = bool(_distances(model.train_y.unsqueeze(-1))[0].amax() > _ABSURD)
+        far = None if absurd_y else _absurd_input(model.train_X, names)
         cause = error if far is None else FitError("the inputs do not allow a fit", *far)
         raise FitError(cause.reason, int(used.nonzero()[sample[cause.row]]), cause.clue) from error
     if sampled:  # the mean, unless it is trained, and the weights follow all rows
@@ -185,7 +186,7 @@ def _set_noise(model: RCGP, noise: Noise) -> None:
 
 
 def _fit_model(estimator: BaseRegressor, model: RCGP, random: np.random.RandomState) -> FitReport:
-    """Fit the hyperparameters, and the noise law where it is learned."""
+    """Fit the hyperparameters, and the noise law if it is learned."""
     options: dict[str, Any] = {
         "restarts": int(estimator.n_restarts),
         "max_iterations": int(estimator.max_iter),
@@ -238,13 +239,8 @@ def _absurd_input(X: Tensor, names: Sequence[str] | None) -> tuple[int, str] | N
     return row, f"whose {label} is {float(X[row, column]):g}, while {others}: correct it or leave the row out"
 
 
-def _has_absurd(y: Tensor) -> bool:
-    """Whether one of ``n`` observations is absurdly far from all others."""
-    return bool(_distances(y.unsqueeze(-1))[0].amax() > _ABSURD)
-
-
 def _distances(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distances from the median of each column over the typical distance, ``n x d``; the medians, typical distances.
+    """Distances from the median of each column over the typical distance, ``n x d``; medians; typical distances.
 
     The typical distance is the median over values that differ from the median: 1 for a rare indicator.
     """
@@ -257,7 +253,7 @@ def _distances(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:
     """Lengthscale of each of ``d`` features: ``d``, or a row for each kernel with lengthscales in a sum or product.
 
-    Infinite for a feature that a kernel ignores. Of a periodic kernel scikit-learn's, the square root of GPyTorch's.
+    Infinite for a feature that a kernel ignores. For a periodic kernel scikit-learn's, the square root of GPyTorch's.
     """
     rows = list(_lengthscale_rows(kernel, torch.arange(d), d))
     if len(rows) == 1:
@@ -268,13 +264,9 @@ def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:
 def _lengthscale_rows(
     kernel: gpytorch.kernels.Kernel, dims: Tensor, d: int, chosen: bool = False
 ) -> Iterator[np.ndarray]:
-    """A row of ``d`` lengthscales for each part that has any.
+    """A row of ``d`` lengthscales for each part of a kernel of the features ``dims`` that has any.
 
-    Args:
-        kernel: the part.
-        dims: its features.
-        d: number of all features.
-        chosen: whether ``active_dims`` are already applied: a ScaleKernel takes over those of its base.
+    ``chosen`` if ``active_dims`` are already applied: a ScaleKernel takes over those of its base.
     """
     if kernel.active_dims is not None and not chosen:
         dims = dims[kernel.active_dims]

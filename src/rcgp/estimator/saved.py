@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -132,14 +132,9 @@ def _describe_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return None
     if name == "n_inducing" and np.ndim(value):
         return len(value)
-    if value is None or isinstance(value, bool | str):
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
     if isinstance(value, sk.Kernel):
         return {"sklearn": _describe_sklearn(value)}
     if isinstance(value, nn.Module):

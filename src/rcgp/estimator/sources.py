@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,27 +99,17 @@ def evaluate_lazily(estimator: Any, X: Any, functions: Sequence[Callable[[Tensor
     framed, names = hasattr(X, "columns"), getattr(estimator, "feature_names_in_", None)
     _check_features(estimator, len(X.columns) if framed else X.shape[1], names_of(X) if framed else None)
     inputs = X.to_dask_array() if framed else X.rechunk({1: -1})
-    tasks = [EvaluateBlock(function, None if names is None else tuple(map(str, names))) for function in functions]
+    names = None if names is None else tuple(map(str, names))
+    tasks = [partial(_evaluate_block, function, names) for function in functions]
     return [inputs.map_blocks(task, drop_axis=1, dtype=np.float64, meta=np.empty(0)) for task in tasks]
 
 
-@dataclass(frozen=True)
-class EvaluateBlock:
-    """A function at the inputs of a block of a Dask array, which is checked when it is read.
-
-    Attributes:
-        function: from ``q x d`` inputs to ``q`` values.
-        names: names of the features, if any, for errors.
-    """
-
-    function: Callable[[Tensor], Tensor]
-    names: tuple[str, ...] | None
-
-    def __call__(self, block: Array) -> Array:
-        inputs = as_tensor(block)
-        check_finite(inputs, "X", 0, self.names, of=" of its block")
-        with torch.no_grad():
-            return self.function(inputs).numpy() if len(inputs) else np.empty(0)
+def _evaluate_block(function: Callable[[Tensor], Tensor], names: tuple[str, ...] | None, block: Array) -> Array:
+    """A function at the inputs of a block of a Dask array, which are checked here; ``names`` of features for errors."""
+    inputs = as_tensor(block)
+    check_finite(inputs, "X", 0, names, of=" of its block")
+    with torch.no_grad():
+        return function(inputs).numpy() if len(inputs) else np.empty(0)
 
 
 def _check_features(estimator: Any, columns: int, names: tuple[str, ...] | None) -> None:

@@ -6,7 +6,6 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -205,8 +204,8 @@ class SparseRCGPRegressor(BaseRegressor):
         if missing is not None:
             stages = Stages(self.progress, fitted.rows if sample_weight is None else 0)
             with stages.step("weights of all rows"):
-                parts = stages.watched(engine).collect(DiagnoseRows(fitted.diagnose), chunks)
-            rows = _without_observation(_joined(parts), missing.numpy())
+                parts = stages.watched(engine).collect(partial(_diagnose_rows, fitted.diagnose), chunks)
+            rows = _joined(parts, missing.numpy())
         self._set_fitted(fitted, rows)
         return self
 
@@ -228,7 +227,8 @@ class SparseRCGPRegressor(BaseRegressor):
             one array of all: ``np.concatenate([chunk.outliers for chunk in model.diagnose(X, y)])``.
         """
         check_is_fitted(self)
-        return map(DiagnoseRows(self.model_.diagnose), sources.chunks_with_features(self, X, y, sample_weight))
+        chunks = sources.chunks_with_features(self, X, y, sample_weight)
+        return map(partial(_diagnose_rows, self.model_.diagnose), chunks)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -323,24 +323,15 @@ class SparseRCGPRegressor(BaseRegressor):
         return [np.concatenate(values) for values in zip(*blocks, strict=True)]
 
 
-@dataclass(frozen=True)
-class DiagnoseRows:
+def _diagnose_rows(diagnose: Diagnose, chunk: Chunk) -> RowDiagnosis:
     """The diagnosis of a chunk of rows of the fit. Cost O(m²) for each row."""
-
-    diagnose: Diagnose
-
-    def __call__(self, chunk: Chunk) -> RowDiagnosis:
-        found = self.diagnose(chunk)
-        return RowDiagnosis.of(chunk.y, found.weights, found.mean, found.std, found.probability, chunk.first)
+    found = diagnose(chunk)
+    return RowDiagnosis.of(chunk.y, found.weights, found.mean, found.std, found.probability, chunk.first)
 
 
-def _joined(parts: Sequence[RowDiagnosis]) -> RowDiagnosis:
-    """The diagnosis of all rows from those of consecutive chunks."""
-    return RowDiagnosis(0, *(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ATTRIBUTES))
-
-
-def _without_observation(rows: RowDiagnosis, missing: NDArray[np.bool_]) -> RowDiagnosis:
-    """The diagnosis with NaN for weights, scores and probabilities of rows whose observation is missing."""
+def _joined(parts: Sequence[RowDiagnosis], missing: NDArray[np.bool_]) -> RowDiagnosis:
+    """The diagnosis of all rows from those of consecutive chunks; NaN for rows whose observation is missing."""
+    rows = RowDiagnosis(0, *(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ATTRIBUTES))
     for values in (rows.weights, rows.outlier_scores, rows.outlier_probability):
         values[missing] = np.nan
     rows.outliers[missing] = False
@@ -353,7 +344,7 @@ def _are_points(n_inducing: Any) -> bool:
 
 
 def doubt_of(fitted: ChunkedFit) -> str | None:
-    """What is wrong with the intervals of a sparse fit, as a sentence; ``None`` if nothing is.
+    """Why the intervals of a sparse fit are doubtful, as a sentence; ``None`` if they are not.
 
     Every predictive variance includes the prior variance that the inducing points do not explain. The fit goes through
     all rows and errs by about half of that variance, so too few points make wide intervals. With far too few points
@@ -363,15 +354,14 @@ def doubt_of(fitted: ChunkedFit) -> str | None:
     points = len(fitted.diagnose.view.Z)
     if fitted.trusted_spread > allowed:
         return (
-            f"{points} inducing points are too few, or the sample that the noise was fitted to: leave-one-out errors "
-            f"of trusted rows are typically {fitted.trusted_spread:.2g} times what the model expects, so that "
-            "intervals are too narrow, and good rows may be flagged"
+            f"{points} inducing points are too few, or the rows of the sample: leave-one-out errors of inliers are "
+            f"typically {fitted.trusted_spread:.2g} times what the model expects, so intervals are too narrow and "
+            "inliers may be flagged"
         )
     if fitted.unseen > _UNSEEN:
         return (
-            f"{points} inducing points are few: {fitted.unseen:.0%} of the variance of a typical prediction is what "
-            "they do not see of the function, so that intervals are wide (leave-one-out errors of trusted rows are "
-            f"typically {fitted.trusted_spread:.2g} times what the model expects) and predictions less exact than with "
-            "more points"
+            f"{points} inducing points are few: they leave {fitted.unseen:.0%} of the variance of a typical prediction "
+            "unexplained, so intervals are wide (leave-one-out errors of inliers are typically "
+            f"{fitted.trusted_spread:.2g} times what the model expects) and predictions less accurate"
         )
     return None

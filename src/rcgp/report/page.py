@@ -109,15 +109,16 @@ def report_html(
 
 def page_html(target: str, summary: str, notices: Iterable[str], sections: Sequence[Section], fits: str) -> str:
     """The page of these parts; ``summary`` and ``fits``, a table, are HTML."""
-    script, style, page = (_packaged(f"page.{kind}") for kind in ("js", "css", "html"))
-    library = get_plotlyjs()
+    parts = (files("rcgp.report").joinpath(f"page.{kind}") for kind in ("js", "css", "html"))
+    script, style, page = (part.read_text(encoding="utf-8") for part in parts)
+    items, library = "".join(f"<li>{for_html(notice)}</li>" for notice in notices), get_plotlyjs()
     return Template(page).substitute(
         policy=for_html(_policy(script, library)),
         title=for_html(f"{target}: a robust fit"),
         target=for_html(target),
         style=style,
         summary=summary,
-        notices=_notices(notices),
+        notices=f'<aside aria-label="Notices"><ul>{items}</ul></aside>' if items else "",
         sections="".join(_section_html(section) for section in sections),
         fits=fits,
         figures=_figures_json([panel for section in sections for panel in (*section.panels, *section.folded)]),
@@ -181,11 +182,6 @@ def _verdict(fit: Fit) -> tuple[str, str]:
     return f"{verdict}; {tail}", " ".join(reasons)
 
 
-def _notices(notices: Iterable[str]) -> str:
-    items = "".join(f"<li>{for_html(notice)}</li>" for notice in notices)
-    return f'<aside aria-label="Notices"><ul>{items}</ul></aside>' if items else ""
-
-
 def _section_html(section: Section) -> str:
     parts = [f"<h2>{for_html(section.heading)}</h2><p>{section.words}</p>", _figures_html(section.panels)]
     if section.folded:
@@ -220,7 +216,3 @@ def _policy(script: str, library: str) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _packaged(name: str) -> str:
-    return files("rcgp.report").joinpath(name).read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,21 +207,8 @@ def _outside(values: Numbers, frame: figures.Range | None) -> str:
 def fit_table(fit: Fit) -> str:
     """Objective, outcome, steps and lengthscales of each fit."""
     models = [model for model in (fit.robust, fit.plain) if model is not None]
-    reports = [getattr(model, "fit_report_", None) for model in models]
-    lines: list[tuple[str, list[str]]] = []
-    if any(report is not None for report in reports):  # none where hyperparameters were given
-
-        def cells_of(show: Callable[[Any], str]) -> list[str]:
-            return ["–" if report is None else show(report) for report in reports]
-
-        lines = [
-            ("objective", cells_of(lambda report: f"{report.objective} = {number(float(report.value))}")),
-            ("converged", cells_of(lambda report: "yes" if report.converged else f"no: {report.message}")),
-            ("time", cells_of(lambda report: f"{report.seconds:.2f} s")),
-        ]
-        steps = [[_step(step) for step in getattr(report, "rounds", ())] for report in reports]
-        for i in range(max(map(len, steps))):
-            lines.append((f"step {i + 1}", [cells[i] if i < len(cells) else "–" for cells in steps]))
+    facts = [_facts(getattr(model, "fit_report_", None)) for model in models]
+    lines = [(name, [one.get(name, "–") for one in facts]) for name in max(facts, key=len)]
     features = [(column, feature) for column in fit.columns for feature in column.features]
     for i, (column, feature) in enumerate(features[:_MOST_COLUMNS]):
         unit = " (days)" if column.kind == "date" else ""
@@ -232,8 +219,19 @@ def fit_table(fit: Fit) -> str:
     return _table(_heads(fit), lines)
 
 
-def _step(step: Any) -> str:
-    return f"{step.name}: {step.kept:,.0f} rows kept, log evidence {number(step.evidence)}"
+def _facts(report: Any) -> dict[str, str]:
+    """Objective, outcome, time and steps of a fit; empty if hyperparameters were given."""
+    if report is None:
+        return {}
+    return {
+        "objective": f"{report.objective} = {number(float(report.value))}",
+        "converged": "yes" if report.converged else f"no: {report.message}",
+        "time": f"{report.seconds:.2f} s",
+        **{
+            f"step {i}": f"{step.name}: {step.kept:,.0f} rows kept, log evidence {number(step.evidence)}"
+            for i, step in enumerate(getattr(report, "rounds", ()), start=1)
+        },
+    }
 
 
 def _score_table(fit: Fit) -> str:

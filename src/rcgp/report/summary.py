@@ -151,7 +151,7 @@ class Rows:
         """Whether each row lies in its 95 % leave-one-out interval."""
         return np.abs(self.residual) <= self.half_width
 
-    @property
+    @cached_property
     def by_suspicion(self) -> Positions:
         """Positions, most suspicious first: by outlier probability, then by the size of the score."""
         return np.lexsort((-np.abs(self.score), -self.probability))
@@ -266,9 +266,7 @@ def drawn_rows(rows: Rows, limit: int = _MOST_DRAWN, seed: int = 0) -> Positions
 
     If more than ``limit`` rows are flagged, the most suspicious of them.
     """
-    flagged, others = np.flatnonzero(rows.flagged), np.flatnonzero(~rows.flagged)
-    if len(flagged) > limit:
-        return np.sort([i for i in rows.by_suspicion if rows.flagged[i]][:limit])
+    flagged, others = rows.by_suspicion[rows.flagged[rows.by_suspicion]][:limit], np.flatnonzero(~rows.flagged)
     room = min(len(others), limit - len(flagged))
     sample = np.random.default_rng(seed).choice(others, size=room, replace=False)
     return np.sort(np.concatenate([flagged, sample]))
@@ -276,10 +274,9 @@ def drawn_rows(rows: Rows, limit: int = _MOST_DRAWN, seed: int = 0) -> Positions
 
 def listed_rows(rows: Rows) -> Positions:
     """Positions of the rows for the table, most suspicious first: flagged ones, filled up to twenty, at most 200."""
-    by_suspicion = rows.by_suspicion
-    flagged = by_suspicion[rows.flagged[by_suspicion]][:_MOST_LISTED]
-    others = by_suspicion[~rows.flagged[by_suspicion]][: max(0, _FEWEST_LISTED - len(flagged))]
-    return np.concatenate([flagged, others])
+    flags = rows.flagged[rows.by_suspicion]
+    flagged = rows.by_suspicion[flags][:_MOST_LISTED]
+    return np.concatenate([flagged, rows.by_suspicion[~flags][: max(0, _FEWEST_LISTED - len(flagged))]])
 
 
 def _mean(values: Numbers) -> float:
