@@ -76,14 +76,11 @@ def run_demo(folder: Path, console: Console) -> None:
         "curve are correlated, so the coverage of a narrow band varies around 95 % from one data set to the next.",
         soft_wrap=True,
     )
-    rows = suspicion(models["RCGP"], y)
-    flagged = models["RCGP"].outliers_
-    console.print(f"\n{str(models['RCGP'].noise_law_).splitlines()[0]}", soft_wrap=True)
-    console.print(
-        f"{flagged.sum()} rows flagged, {(flagged & outlying).sum()} of them outliers ({FLAG_RULE}).", soft_wrap=True
-    )
-    console.print("\nThe most suspicious:")
-    print_rows(rows.head(10), console)
+    law, flagged = models["RCGP"].noise_law_, models["RCGP"].outliers_
+    console.print(f"\n{str(law).splitlines()[0]}", soft_wrap=True)
+    found = f"{flagged.sum()} rows flagged, {(flagged & outlying).sum()} of them outliers ({FLAG_RULE})."
+    console.print(f"{found}\n\nThe most suspicious:", soft_wrap=True)
+    print_rows(suspicion(models["RCGP"], y).head(10), console)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "demo.csv", table.to_csv(index=False).encode())
     draw(table, truth, models, folder / "demo.png")
@@ -97,16 +94,14 @@ def run_demo(folder: Path, console: Console) -> None:
 
 def draw(table: pd.DataFrame, truth: Numbers, models: dict[str, RCGPRegressor], path: Path) -> None:
     """Both fits with their bands, and the weight of each point below."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.4), layout="constrained")
-    FigureCanvasAgg(figure)  # draws to a file, whatever display there is
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     x, y = table["x"].to_numpy(), table["y"].to_numpy()
     low, high = float(truth.min()) - 2.0, float(truth.max()) + 2.0
     for marker, shown in (("o", (y > low) & (y < high)), ("^", y >= high), ("v", y <= low)):
-        height = y[shown].clip(low + 0.1, high - 0.1)  # what lies beyond the frame is drawn at its edge
+        height = y[shown].clip(low + 0.1, high - 0.1)  # points beyond the frame are drawn at its edge
         top.scatter(x[shown], height, s=9 if marker == "o" else 22, marker=marker, color="#555555", linewidths=0)
     top.plot(x, truth, color="black", linewidth=1, linestyle="--", label="truth")
     for name, model in models.items():

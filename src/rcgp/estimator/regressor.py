@@ -255,15 +255,8 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self.models_])
 
     def _log_density(self, inputs: Tensor, targets: Tensor) -> Array:
-        columns = targets.reshape(len(targets), -1).T
-        return self._stack(
-            [
-                model.noise_law.log_density(column - mean, variance, noise)
-                for model, column, (mean, variance, noise) in zip(
-                    self.models_, columns, self._moments(inputs), strict=True
-                )
-            ]
-        )
+        each = zip(self.models_, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
+        return self._stack([m.noise_law.log_density(y - mean, *variances) for m, y, (mean, *variances) in each])
 
     def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Mean and variance of f, and the squared scale of the noise law, for each output."""

@@ -66,7 +66,7 @@ def sections_of(fit: Fit) -> list[Section]:
         scores = Section("scores", "In numbers", words, table=_score_table(fit))
     else:
         scores = _comparison_section(fit, few, fit.other.take(drawn).expected, thinned)
-    words = "How much each row counts: 1 in full, near 0 hardly. Above 1 where the noise is locally small."
+    words = "How much each row counts: 1 in full, near 0 hardly at all. Above 1 where the noise is locally small."
     panel = Panel("weights", figures.weight_figure(fit.rows.weight), "Weights")
     weights = Section("weights", "Weights", words, (panel,))
     return [first, _law_section(fit), weights, _residual_section(fit, few, thinned), scores, _row_section(fit)]
@@ -77,7 +77,7 @@ def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
     kept = np.concatenate([rows.observed[~rows.flagged], effect.mean])
     y_range = figures.frame_of(np.concatenate([kept, rows.observed]), kept)
     figure = figures.curve_figure(effect, x, few, fit.target, y_range)
-    ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, to which all rows count alike."
+    ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, which weights all rows equally."
     words = (
         "The line is the mean of the robust GP. The dark band holds the true curve, the light band a new observation "
         f"that is no outlier, each with 95 % probability.{ordinary}{_outside(rows.observed, y_range)}{thinned}"
