@@ -19,8 +19,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rcgp.estimator.base import check_choice, check_integer, undone_on_failure, warn
-from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis
+from rcgp.estimator.base import check_choice, check_integer, undone_on_failure
+from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis, warn
 from rcgp.models.defaults import AttributeOf, Between, above, robust_spread
 from rcgp.models.means import build_mean
 from rcgp.series import StateSpaceRCGP, Stream, harmonic_error
