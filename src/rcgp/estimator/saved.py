@@ -160,8 +160,8 @@ def _describe_period(period: Any) -> Any:
     if isinstance(period, str):
         return period
     if hasattr(period, "total_seconds"):
-        return f"{period.total_seconds():.9f}s"
-    return f"{period / np.timedelta64(1, 's'):.9f}s" if isinstance(period, np.timedelta64) else float(period)
+        return f"{period.total_seconds():.12g}s"
+    return f"{period / np.timedelta64(1, 's'):.12g}s" if isinstance(period, np.timedelta64) else float(period)
 
 
 def _rebuild_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
