@@ -80,7 +80,7 @@ class StateSpaceRCGP(RCGP):
             raise ValueError(f"harmonics must be a whole number, at least 1, got {harmonics!r}")
         precision = None if sample_weight is None else check_sample_weight(sample_weight, t)
         observed = ~values.isnan()
-        check_finite(values[observed], "y")
+        check_finite(torch.where(observed, values, torch.zeros_like(values)), "y")
         if not bool(observed.any()):
             raise ValueError(f"y has no observation: all {len(values)} values are missing")
         t, values = t[observed], values[observed]
