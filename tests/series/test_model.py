@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import gpytorch
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -20,7 +21,9 @@ from series_kernels import (
     HARMONICS,
     KERNELS,
     STATIONARY,
+    constant,
     covariance,
+    linear,
     make_twins,
     matern,
     periodic,
@@ -316,6 +319,31 @@ def test_far_from_the_data_the_posterior_of_a_fading_kernel_is_the_prior(name):
         assert mean.item() == 0.0
     assert torch.isfinite(mean)
     assert variance.item() >= 0.0
+
+
+def test_a_trend_far_from_time_zero_costs_no_digits():
+    """Years, and a prior variance of 1e6 there: before, among and after the data, by forty digits."""
+    random = np.random.default_rng(0)
+    t = np.sort(random.uniform(1900.0, 2000.0, 20))
+    z, at = 0.1 * (t - 1950.0), np.array([1850.0, 1899.0, 1950.0, 2001.0])
+    kernel = scaled(matern(0.5, 5.0)) + constant(1.7) + linear(0.4)
+    model = StateSpaceRCGP(t, z, kernel=kernel, mean="zero", noise=0.01)
+    with mpmath.workdps(40):
+        number = mpmath.mpf
+
+        def k(a, b):
+            x = abs(number(a) - number(b)) / 5
+            return number(0.4) * number(a) * number(b) + number(1.7) + number(1.8) * mpmath.exp(-x)
+
+        K = mpmath.matrix([[k(a, b) for a in t] for b in t]) + mpmath.eye(20) * number(model.noise.item())
+        inverse, targets = K**-1, mpmath.matrix(z.tolist())
+        cross = [mpmath.matrix([k(a, b) for b in t]) for a in at]
+        mean = [float((part.T * inverse * targets)[0]) for part in cross]
+        variance = [float(k(a, a) - (part.T * inverse * part)[0]) for a, part in zip(at, cross, strict=True)]
+    posterior = model.posterior(at)
+    np.testing.assert_allclose(posterior.mean, mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(posterior.variance, variance, rtol=1e-8)
+    np.testing.assert_allclose(posterior.covariance_matrix.diagonal(), variance, rtol=1e-7)
 
 
 # Samples, components, rows -------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from rcgp.models.posterior import PosteriorKernel, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_finite, check_sample_weight
 from rcgp.series.kernels import HARMONICS, groups_of, terms_of
 from rcgp.series.solver import Axis, StateSpace, evidence
+from rcgp.series.transitions import LINEAR
 from rcgp.weights import Constant, WeightFunction
 
 __all__ = ["SeriesProcess", "StateSpaceRCGP", "default_series_kernel"]
@@ -336,10 +337,19 @@ class _Merged:
         self.w = np.concatenate([w, np.zeros(len(times))])[self.order]
 
     def run(self, z: Array) -> tuple[Array, Array]:
-        """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q)."""
+        """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q).
+
+        A trend far from time zero has a variance so large that the filter loses digits of the variance of rows before
+        the first observation. They are taken from the series in reverse, where they come last: k(−t, −t') = k(t, t').
+        """
         targets = np.zeros(len(self.order))
         targets[: self.own] = z
         found = self.space.moments(self.axis, targets[self.order], self.w)
+        first = int(np.argmax(self.w > 0.0))
+        if first and LINEAR in self.space.layout.kinds:
+            axis = Axis(-self.axis.times[::-1], self.axis.place[::-1])
+            reverse = self.space.moments(axis, targets[self.order][::-1].copy(), self.w[::-1].copy())
+            found.mean[:first], found.variance[:first] = reverse.mean[::-1][:first], reverse.variance[::-1][:first]
         mean, variance = np.empty_like(targets), np.empty_like(targets)
         mean[self.order], variance[self.order] = found.mean, found.variance
         return mean[self.own :], variance[self.own :]
