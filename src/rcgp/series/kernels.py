@@ -68,6 +68,11 @@ class Layout:
         )
 
     @property
+    def has_trend(self) -> bool:
+        """Whether variances grow with the distance from time zero."""
+        return LINEAR in self.kinds
+
+    @property
     def depends_on_time(self) -> bool:
         """Whether a transition depends on when it happens: where a trend is multiplied by something."""
         starts = (0, *self.ends[:-1])

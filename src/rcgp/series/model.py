@@ -27,7 +27,6 @@ from rcgp.models.posterior import PosteriorKernel, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_finite, check_sample_weight
 from rcgp.series.kernels import HARMONICS, groups_of, terms_of
 from rcgp.series.solver import Axis, StateSpace, evidence
-from rcgp.series.transitions import LINEAR
 from rcgp.weights import Constant, WeightFunction
 
 __all__ = ["SeriesProcess", "StateSpaceRCGP", "default_series_kernel"]
@@ -346,7 +345,7 @@ class _Merged:
         targets[: self.own] = z
         found = self.space.moments(self.axis, targets[self.order], self.w)
         first = int(np.argmax(self.w > 0.0))
-        if first and LINEAR in self.space.layout.kinds:
+        if first and self.space.layout.has_trend:
             axis = Axis(-self.axis.times[::-1], self.axis.place[::-1])
             reverse = self.space.moments(axis, targets[self.order][::-1].copy(), self.w[::-1].copy())
             found.mean[:first], found.variance[:first] = reverse.mean[::-1][:first], reverse.variance[::-1][:first]
