@@ -81,7 +81,7 @@ class StateSpaceRCGP(RCGP):
             raise ValueError(f"harmonics must be a whole number, at least 1, got {harmonics!r}")
         precision = None if sample_weight is None else check_sample_weight(sample_weight, t)
         observed = ~values.isnan()
-        check_finite(values[observed], "y")
+        check_finite(torch.where(observed, values, torch.zeros_like(values)), "y")
         if not bool(observed.any()):
             raise ValueError(f"y has no observation: all {len(values)} values are missing")
         t, values = t[observed], values[observed]
@@ -341,10 +341,19 @@ class _Merged:
         self.w = np.concatenate([w, np.zeros(len(times))])[self.order]
 
     def run(self, z: Array) -> tuple[Array, Array]:
-        """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q)."""
+        """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q).
+
+        A trend far from time zero has a variance so large that the filter loses digits of the variance of rows before
+        the first observation. They are taken from the series in reverse, where they come last: k(−t, −t') = k(t, t').
+        """
         targets = np.zeros(len(self.order))
         targets[: self.own] = z
         found = self.space.moments(self.axis, targets[self.order], self.w)
+        first = int(np.argmax(self.w > 0.0))
+        if first and self.space.layout.has_trend:
+            axis = Axis(-self.axis.times[::-1], self.axis.place[::-1])
+            reverse = self.space.moments(axis, targets[self.order][::-1].copy(), self.w[::-1].copy())
+            found.mean[:first], found.variance[:first] = reverse.mean[::-1][:first], reverse.variance[::-1][:first]
         mean, variance = np.empty_like(targets), np.empty_like(targets)
         mean[self.order], variance[self.order] = found.mean, found.variance
         return mean[self.own :], variance[self.own :]
