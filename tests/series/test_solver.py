@@ -307,7 +307,8 @@ NOISELESS = {
 
 
 # The prior of a trend's state (w t, w) is singular. Rounding errors of the first rows, 1e-16 of the variance of w, stay
-# in its posterior variance, which is 1e-10 of it here. A constant beside it fills the prior's gap, and they fade.
+# in its posterior variance, which is 1e-10 of it here: half a percent of the largest posterior standard deviation. A constant
+# beside it fills the prior's gap, and they fade.
 SINGULAR = {
     "linear": (lambda: linear(0.4), lambda t: [t], [0.4]),
     "linear and cosine": (
@@ -318,10 +319,7 @@ SINGULAR = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [*NOISELESS, *(pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="1e-6 off")) for name in SINGULAR)],
-)
+@pytest.mark.parametrize("name", [*NOISELESS, *SINGULAR])
 def test_a_hundred_thousand_steps_without_process_noise_are_bayesian_regression(name):
     kernel, features, variances = {**NOISELESS, **SINGULAR}[name]
     n, random = 100_000, np.random.default_rng(0)
@@ -332,7 +330,8 @@ def test_a_hundred_thousand_steps_without_process_noise_are_bayesian_regression(
     mean, variance = (part[5::10] for part in regression(features, variances, t, z, w))
     found = StateSpace(terms_of(kernel())).moments(Axis(t), z, w)
     assert variance.max() < 1e-6
-    np.testing.assert_allclose(found.mean[5::10], mean, atol=1e-8)
+    allowed = 0.005 * np.sqrt(variance.max()) if name in SINGULAR else 1e-8
+    assert (np.abs(found.mean[5::10] - mean) <= allowed).all()
     np.testing.assert_allclose(found.variance[5::10], variance, atol=1e-4 * variance.max())
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numba import njit
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from rcgp.series import transitions
@@ -40,7 +41,7 @@ def law_numbers(law: NoiseLaw, noise: float, coverage: float) -> NDArray[np.floa
     return np.concatenate([head, log_shares, law.good_shares])
 
 
-@njit(cache=True)
+@register_jitable
 def judge(e, f, v, law):
     """Log density, probability of being bad, squared weight and slope of a residual e predicted by N(f, v)."""
     noise, width = law[0], law[1]
@@ -79,7 +80,7 @@ def judge(e, f, v, law):
     return largest + math.log(density), terms[K - 1] + terms[K], precision, slope
 
 
-@njit(cache=True)
+@register_jitable
 def quantile(v, law):
     """Upper quantile of the noise law around a prediction of variance v, by Newton's method from the outside."""
     K = _SCALES.size
@@ -117,7 +118,7 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
     predict, observe = passes.predict, passes.observe
     D = sum(blocks)
 
-    @njit(cache=True)
+    @register_jitable
     def take(e, h, law, m, P, room):
         """Judge a residual by one filter, and take it in: its log density and probability of being bad."""
         f, v = 0.0, 0.0
