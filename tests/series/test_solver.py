@@ -307,8 +307,8 @@ NOISELESS = {
 
 
 # The prior of a trend's state (w t, w) is singular. Rounding errors of the first rows, 1e-16 of the variance of w, stay
-# in its posterior variance, which is 1e-10 of it here: half a percent of the largest posterior standard deviation. A constant
-# beside it fills the prior's gap, and they fade.
+# in its posterior variance, which is 1e-10 of it here: half a percent of the largest posterior standard deviation. A
+# constant beside it fills the prior's gap, and they fade.
 SINGULAR = {
     "linear": (lambda: linear(0.4), lambda t: [t], [0.4]),
     "linear and cosine": (
