@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rcgp.estimator import RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
     from rcgp.models import RCGP, SparseRCGP, posterior_influence
-    from rcgp.series import StateSpaceRCGP
+    from rcgp.series import SpaceTimeRCGP, StateSpaceRCGP
     from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
     from rcgp.weights import NoiseLaw
 
@@ -31,6 +31,7 @@ __all__ = [
     "RCGPRegressor",
     "RobustReport",
     "SavedModelError",
+    "SpaceTimeRCGP",
     "SparseRCGP",
     "SparseRCGPRegressor",
     "StateSpaceRCGP",
@@ -47,7 +48,7 @@ __version__ = "0.2.0"
 _ROOMS = {
     "estimator": ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
     "models": ("RCGP", "SparseRCGP", "posterior_influence"),
-    "series": ("StateSpaceRCGP",),
+    "series": ("SpaceTimeRCGP", "StateSpaceRCGP"),
     "training": ("FitError", "FitReport", "RobustReport", "fit", "fit_robust"),
     "weights": ("NoiseLaw",),
 }

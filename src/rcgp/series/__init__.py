@@ -14,5 +14,6 @@ except ImportError as error:
 
 from rcgp.series.kernels import harmonic_error
 from rcgp.series.model import StateSpaceRCGP
+from rcgp.series.space_time import FieldPosterior, SpaceTimeRCGP
 
-__all__ = ["StateSpaceRCGP", "harmonic_error"]
+__all__ = ["FieldPosterior", "SpaceTimeRCGP", "StateSpaceRCGP", "harmonic_error"]
