@@ -157,7 +157,7 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                     store_m[i, r] = m[r]
                     for c in range(D):
                         store_P[i, r, c] = P[r, c]
-            e, p, scale = observe(H[place[i]], z[i], w[i], m, P, Ph)
+            e, _, scale = observe(H[place[i]], z[i], w[i], m, P, Ph)
             if score:
                 value -= 0.5 * (math.log(scale) + w[i] * e * e / scale)
         return value

@@ -86,7 +86,7 @@ class MarkovRCGP(RCGP):
         return nearest_in(order, np.diff(axis.times))
 
     def start_rows(self) -> Tensor | None:
-        """Rows on which starts of a fit are tried where there are many: those of stretches of time; ``None`` for all."""
+        """Rows on which starts of a fit are tried where there are many: stretches of time; ``None`` for all."""
         order, axis = self._axis()
         length = max(_START_ROWS // _STRETCHES, self._shortest_stretch())
         if len(order) <= _STRETCHES * length:

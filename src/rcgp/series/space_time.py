@@ -4,9 +4,9 @@ With a separable kernel k_space(x, x') k_time(t, t') and K = L Lᵀ the kernel i
 
     f(x_i, t) = Σ_j L_ij g_j(t),        g_1, …, g_s independent, each with the kernel k_time,
 
-so that the state is s copies of that of a series, and site i observes it by L_i ⊗ h. A new site x observes it by
-c ⊗ h, c = L⁻¹ k_space(S, x), and what the other sites do not say of it has the variance (k_space(x, x) − c·c) k_time(t, t),
-whatever the data. All of that is exact.
+so that the state is s copies of that of a series, and site i observes it by L_i ⊗ h. A new site x observes it by c ⊗ h,
+c = L⁻¹ k_space(S, x). What the sites do not say of it has the variance (k_space(x, x) − c·c) k_time(t, t), whatever the
+data. All of that is exact.
 """
 
 from __future__ import annotations
