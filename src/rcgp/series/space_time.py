@@ -11,7 +11,6 @@ data. All of that is exact.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,10 +235,9 @@ def _in_space(sites: Tensor) -> Tensor:
 
 def _on_columns(kernel: gpytorch.kernels.Kernel, first: int, count: int) -> gpytorch.kernels.Kernel:
     """The kernel on these columns: the same parameters, priors and constraints, but columns of its own."""
-    own = kernel.active_dims
-    columns = torch.arange(count) if own is None else own
-    moved = copy.copy(kernel)
-    moved._buffers = {**kernel._buffers, "active_dims": columns + first}
+    columns = torch.arange(count) if kernel.active_dims is None else kernel.active_dims
+    moved = type(kernel).__new__(type(kernel))  # copy.copy of a GPyTorch kernel has the buffers of the original, too
+    moved.__dict__.update(vars(kernel), _buffers={**kernel._buffers, "active_dims": columns + first})
     return moved
 
 
