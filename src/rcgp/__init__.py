@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rcgp.estimator import RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
+    from rcgp.estimator.series import RCGPSeries
     from rcgp.models import RCGP, SparseRCGP, posterior_influence
     from rcgp.series import SpaceTimeRCGP, StateSpaceRCGP
     from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
@@ -29,6 +30,7 @@ __all__ = [
     "FitReport",
     "NoiseLaw",
     "RCGPRegressor",
+    "RCGPSeries",
     "RobustReport",
     "SavedModelError",
     "SpaceTimeRCGP",
@@ -47,6 +49,7 @@ __version__ = "0.2.0"
 # torch, GPyTorch and scikit-learn take seconds to import: each name is imported when it is first used.
 _ROOMS = {
     "estimator": ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
+    "estimator.series": ("RCGPSeries",),
     "models": ("RCGP", "SparseRCGP", "posterior_influence"),
     "series": ("SpaceTimeRCGP", "StateSpaceRCGP"),
     "training": ("FitError", "FitReport", "RobustReport", "fit", "fit_robust"),

@@ -276,7 +276,7 @@ class TestOptimizers:
         assert seen["training"]
         assert seen["timeout_sec"] == 1.0
 
-    def test_stop_where_they_are_told(self):
+    def test_stop_at_the_given_number_of_iterations(self):
         model, further = (SingleTaskRCGP(*make_data(n=12), weight="imq") for _ in range(2))
         for some, steps in ((model, 1), (further, 15)):
             options = {"optimizer_kwargs": {"options": {"maxiter": steps}}}

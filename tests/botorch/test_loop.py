@@ -14,7 +14,7 @@ from linear_operator.utils.errors import NanError, NotPSDError
 
 from rcgp.botorch import EvaluationError, optimise, suggesting
 from rcgp.botorch.evaluations import Box
-from rcgp.botorch.suggesting import believe, first_point, next_point
+from rcgp.botorch.suggesting import fit_surrogate, next_point, sobol_point
 from rcgp.training import FitError
 
 BOUNDS = {"a": (-2.0, 3.0), "b": (10.0, 20.0)}
@@ -65,7 +65,7 @@ def test_outliers_do_not_derail_it(with_outliers):
     assert [tuple(e.x.values()) for e in result.evaluations] == objective.points
 
 
-def test_the_best_is_no_outlier_and_not_the_luckiest(with_outliers):
+def test_the_best_is_neither_an_outlier_nor_the_luckiest(with_outliers):
     result, _ = with_outliers
     lucky = min(result.evaluations, key=lambda e: e.value)
     assert lucky.number == 11
@@ -96,24 +96,24 @@ def test_outliers_are_listed_with_what_was_expected(with_outliers):
     assert "failed" not in text
 
 
-def test_expected_is_what_the_other_evaluations_say():
+def test_expected_is_the_prediction_from_all_other_evaluations():
     X = torch.rand(12, 2, dtype=torch.double)
     y = (3 * X).sin().sum(-1)
     y[3] += 50.0
-    belief = believe(X, y)
-    assert (belief.outlier_probability > 0.5).nonzero().flatten().tolist() == [3]
+    surrogate = fit_surrogate(X, y)
+    assert (surrogate.outlier_probability > 0.5).nonzero().flatten().tolist() == [3]
     # Brute force: the pseudo-data of the others, in the units of the model.
     weighed, unit = (
-        belief.model._weighed(),
-        (y[5] - y[0]) / (belief.model.train_targets[5] - belief.model.train_targets[0]),
+        surrogate.model._weighed(),
+        (y[5] - y[0]) / (surrogate.model.train_targets[5] - surrogate.model.train_targets[0]),
     )
     K, z, r = weighed.K, weighed.pseudo.target, weighed.pseudo.noise
     gain = torch.linalg.solve(K[1:, 1:] + r[1:].diag(), K[1:, 0])
-    prior = belief.model.train_targets[0] - weighed.residual[0]
-    expected = y[0] + unit * (gain @ z[1:] + prior - belief.model.train_targets[0])
-    assert float(belief.expected[0]) == pytest.approx(float(expected), rel=1e-6)
+    prior = surrogate.model.train_targets[0] - weighed.residual[0]
+    expected = y[0] + unit * (gain @ z[1:] + prior - surrogate.model.train_targets[0])
+    assert float(surrogate.expected[0]) == pytest.approx(float(expected), rel=1e-6)
     variance = K[0, 0] - gain @ K[1:, 0]
-    assert float(belief.expected_deviation[0]) == pytest.approx(float(unit * variance.sqrt()), rel=1e-4)
+    assert float(surrogate.expected_deviation[0]) == pytest.approx(float(unit * variance.sqrt()), rel=1e-4)
 
 
 def test_points_do_not_depend_on_the_units_of_the_value():
@@ -180,7 +180,7 @@ def test_any_kind_of_number_is_a_value(number):
         ([[1.0], [2.0, 3.0]], "inhomogeneous"),
     ],
 )
-def test_what_is_no_finite_number_is_recorded_and_skipped(returned, reason):
+def test_values_that_are_not_finite_numbers_are_recorded_and_skipped(returned, reason):
     result = run(lambda x: returned, 2)
     assert [e.value for e in result.evaluations] == [None, None]
     assert all(re.search(reason, e.reason) for e in result.failed)
@@ -213,10 +213,10 @@ def test_failed_evaluations_count_and_their_points_are_avoided(tmp_path):
 def test_no_point_is_proposed_where_an_evaluation_failed():
     """Failures wherever the model would look: the same model, with one more failed point each time."""
     X = torch.rand(8, 2, dtype=torch.double)
-    belief = believe(X, -(X - 0.4).square().sum(-1))
+    surrogate = fit_surrogate(X, -(X - 0.4).square().sum(-1))
     failed = torch.empty(0, 2, dtype=torch.double)
     for _ in range(3):
-        point = next_point(belief, failed, number=9, seed=0)
+        point = next_point(surrogate, failed, number=9, seed=0)
         assert ((failed - point).abs().amax(dim=-1) > 1e-3).all()
         failed = torch.cat([failed, point[None]])
 
@@ -252,7 +252,7 @@ def test_it_stops_if_the_first_evaluations_all_fail_for_the_same_reason(initial,
 
 
 @pytest.mark.parametrize("other", [lambda: math.nan, lambda: 1.0])
-def test_it_goes_on_if_one_of_the_first_evaluations_is_not_like_the_others(other):
+def test_it_continues_if_one_of_the_first_evaluations_differs(other):
     result = run(Recorded({number: other if number == 3 else fail for number in range(1, 7)}), 7)
     assert len(result.evaluations) == 7
     assert result.number in (3, 7)
@@ -266,14 +266,14 @@ def test_with_a_single_value_it_is_the_best():
     assert f"evaluation 2, observed {result.value:.6g}" in str(result)
 
 
-def test_huge_and_equal_values_are_no_trouble():
+def test_huge_and_equal_values_are_handled():
     assert run(lambda x: 7.0, 8).value == pytest.approx(7.0)
     result = run(Recorded({4: lambda: 1e300}), 8)
     assert bowl(result.x) == pytest.approx(result.value, abs=1.0)
     assert [e.number for e in result.outliers] == [4]
 
 
-def test_a_value_that_is_infinite_beside_the_others_is_no_trouble():
+def test_a_value_infinite_compared_to_the_others_is_handled():
     result = run(Recorded({2: lambda: 1.7e308}, lambda x: 1e-9 * bowl(x)), 7)
     assert [e.number for e in result.outliers] == [2]
     assert 0 < result.value < 1e-7
@@ -289,7 +289,7 @@ def test_a_step_that_cannot_be_computed_takes_a_point_that_fills_the_box(monkeyp
     objective = Recorded()
     monkeypatch.setattr(suggesting, name, broken)
     result = run(objective, 7)
-    assert objective.points[-1] == tuple(Box.of(BOUNDS).from_unit(first_point(2, 7, 0)).values())
+    assert objective.points[-1] == tuple(Box.of(BOUNDS).from_unit(sobol_point(2, 7, 0)).values())
     assert bowl(result.x) == min(map(bowl, (e.x for e in result.evaluations)))
 
 
@@ -310,7 +310,7 @@ def test_the_same_seed_gives_the_same_points_whatever_the_global_generators():
 def test_first_points_fill_the_box():
     objective = Recorded()
     run(objective, 8, initial=8)
-    expected = [tuple(Box.of(BOUNDS).from_unit(first_point(2, number, 0)).values()) for number in range(1, 9)]
+    expected = [tuple(Box.of(BOUNDS).from_unit(sobol_point(2, number, 0)).values()) for number in range(1, 9)]
     assert objective.points == expected
     halves = (Box.of(BOUNDS).to_unit(objective.points) > 0.5).sum(dim=0)
     assert halves.tolist() == [4, 4]
@@ -325,7 +325,7 @@ def uninterrupted():
 
 
 @pytest.mark.parametrize("stop", [2, 7])
-def test_an_interrupt_leaves_a_trace_from_which_it_goes_on_as_if_there_had_been_none(tmp_path, stop, uninterrupted):
+def test_after_an_interrupt_the_trace_resumes_as_if_uninterrupted(tmp_path, stop, uninterrupted):
     path, (whole, objective) = tmp_path / "trace.jsonl", uninterrupted
     first = Recorded({3: 40.0, stop: interrupt})
     with pytest.raises(KeyboardInterrupt):
@@ -349,7 +349,7 @@ def test_a_seed_that_was_drawn_is_kept_in_the_trace(tmp_path):
     assert first.points + second.points == whole.points
 
 
-def test_a_finished_trace_gives_its_result_again_and_a_larger_budget_goes_on(tmp_path):
+def test_a_finished_trace_repeats_its_result_and_a_larger_budget_continues(tmp_path):
     path = tmp_path / "trace.jsonl"
     result = run(Recorded(), 6, trace=path)
     before, none, two = path.read_bytes(), Recorded(), Recorded()
@@ -412,7 +412,7 @@ def test_bad_arguments_are_named_before_anything_is_evaluated(changed, error, me
     assert not objective.points
 
 
-def test_progress_is_told_to_a_function_or_shown_or_neither(capsys):
+def test_progress_is_passed_to_a_function_or_shown_or_neither(capsys):
     told = []
     result = run(Recorded(), 7, progress=lambda done, best: told.append((done, best)))
     assert [done for done, _ in told] == list(range(8))

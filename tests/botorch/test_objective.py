@@ -156,7 +156,7 @@ def test_gpytorchs_evidence_in_training_mode_is_that_of_the_ordinary_gp():
     )  # as the density of outliers falls
 
 
-def test_can_be_climbed_by_a_loop_of_ones_own():
+def test_can_be_maximised_by_a_custom_loop():
     model = make_model(*make_data(), inputs="normalize")
     # BoTorch's own constraint is for optimisers that know of bounds: a step could leave it.
     model.likelihood.noise_covar.register_constraint("raw_noise", GreaterThan(1e-5))

@@ -102,7 +102,7 @@ def test_draws_from_the_prior_are_botorchs(x):
     torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
 
 
-def test_outliers_do_no_harm_however_far(x):
+def test_outliers_at_any_distance_are_harmless(x):
     X, Y = make_data()
     draws = []
     for size in (1e8, 1e100, 1e300):

@@ -154,27 +154,27 @@ def test_a_field_that_is_missing_is_named(tmp_path, line, field):
     fill(path)
     with path.open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(ValueError, match=f"damaged in line 6: it has no field '{field}'; mend"), opened(path):
+    with pytest.raises(ValueError, match=f"damaged in line 6: it has no field '{field}'; repair"), opened(path):
         pass
 
 
 @pytest.mark.parametrize("line", [b"", b"null", b"\x00\x00", b"\xff", b'{"event": "finis', b'"finished"', b"[" * 99999])
 @pytest.mark.parametrize("place", [1, 2, 4, 5])
-def test_what_cannot_be_read_and_is_no_torn_end_is_named_and_left_as_it_was(tmp_path, line, place):
+def test_an_unreadable_line_other_than_a_torn_end_is_named_and_kept(tmp_path, line, place):
     path = tmp_path / "trace.jsonl"
     fill(path)
     lines = path.read_bytes().splitlines()
     content = b"\n".join([*lines[:place], line, *lines[place:], b""])
     for end in (b"", b'{"event": "star'):  # a torn line at the end changes nothing
         path.write_bytes(content + end)
-        told = rf"trace .*trace.jsonl' is damaged in line {place + 1}: it is no JSON object; mend that line"
+        told = rf"trace .*trace.jsonl' is damaged in line {place + 1}: it is not a JSON object; repair that line"
         with pytest.raises(ValueError, match=told), opened(path):
             pass
         assert path.read_bytes() == content + end
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"event": "finished", "number": 3, "x": {"x": 0.', b"\x00\x00\x00", b"\xff"])
-def test_what_a_crash_left_of_the_last_line_is_taken_off(tmp_path, torn):
+def test_a_last_line_cut_short_is_removed(tmp_path, torn):
     path = tmp_path / "trace.jsonl"
     fill(path)
     whole = path.read_bytes()
@@ -199,7 +199,7 @@ def test_an_evaluation_that_ends_twice_is_named(tmp_path, first, second):
         trace.start(2, {"x": 0.5, "y": 0.2})
     with opened(path) as trace:
         trace.finish(ends[second])
-    with pytest.raises(ValueError, match=r"damaged in line 7: evaluation 2 has ended before"), opened(path):
+    with pytest.raises(ValueError, match=r"damaged in line 7: evaluation 2 has already ended"), opened(path):
         pass
 
 
@@ -226,7 +226,7 @@ def test_a_file_is_locked_against_others_and_free_afterwards(tmp_path):
         pass
 
 
-def test_where_a_file_cannot_be_written_it_is_said_at_once(tmp_path):
+def test_a_file_that_cannot_be_written_raises_at_once(tmp_path):
     for path in (tmp_path, tmp_path / "none" / "trace.jsonl", os.devnull):
         with pytest.raises(ValueError, match=r"trace .*cannot be written"), opened(path):
             pass

@@ -36,7 +36,7 @@ def test_bad_numbers_of_a_batch_are_named():
 
 @pytest.mark.parametrize("value", [0.0, -1.0])
 def test_variances_must_be_positive(value):
-    with pytest.raises(InputDataError, match="train_Yvar must be positive, which it is not in row 3"):
+    with pytest.raises(InputDataError, match="train_Yvar must be positive, but is not in row 3"):
         SingleTaskRCGP(**data_with("train_Yvar", value, 3, 1))
 
 
@@ -176,7 +176,7 @@ def test_gaussian_likelihoods_are_used(likelihood):
     assert model.posterior(torch.rand(3, D, dtype=torch.float64)).variance.isfinite().all()
 
 
-def test_noise_that_is_learnt_beside_a_known_one_is_refused():
+def test_learned_noise_in_addition_to_known_noise_is_refused():
     noise = torch.full((ROWS,), 0.1, dtype=torch.float64)
     likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise, learn_additional_noise=True)
     with pytest.raises(ValueError, match="learn_additional_noise=True"):

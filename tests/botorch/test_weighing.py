@@ -84,7 +84,7 @@ def test_what_is_held_fixed_stays():
         torch.testing.assert_close(parameter, value, rtol=1e-9, atol=0.0)
 
 
-def test_posterior_follows_what_is_no_parameter():
+def test_posterior_follows_attributes_that_are_not_parameters():
     X, Y = make_data(n=12, outliers=False)
     model = SingleTaskRCGP(X, Y, torch.full_like(Y, 0.01), covar_module=gpytorch.kernels.MaternKernel(nu=2.5))
     before = model.posterior(X + 0.1).mean

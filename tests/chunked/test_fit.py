@@ -361,7 +361,7 @@ def test_the_influence_of_an_observation_is_bounded(plain, inside):
     np.testing.assert_allclose(means[2], means[1], atol=1e-4)
 
 
-def test_a_row_of_the_sample_does_not_vouch_for_itself(plain):
+def test_a_row_of_the_sample_is_not_predicted_from_itself(plain):
     """An isolated outlier in the sample, where no other row says anything against it but the noise."""
     numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers.tolist()
     rows = [row for row in OUTLIERS if row in numbers]
@@ -401,7 +401,7 @@ def test_polishing_improves_the_evidence_of_all_rows():
     assert {"polish"} == set(after.seconds) - set(before.seconds)
 
 
-def test_priors_of_the_noise_have_their_say_in_polishing():
+def test_priors_of_the_noise_count_in_polishing():
     class Sure(Kept):
         def __call__(self, X, y, precision):
             model = super().__call__(X, y, precision)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,41 +11,29 @@ from rcgp.chunked import resources
 
 
 @pytest.fixture
-def system(tmp_path, monkeypatch):
-    """Files of a made-up system: 8 GB free, and a container."""
-    monkeypatch.setattr(resources, "Path", lambda path: tmp_path / path.lstrip("/"))
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "sys" / "fs" / "cgroup").mkdir(parents=True)
-    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000000 kB\nMemFree: 1 kB\nMemAvailable: 8000000 kB\n")
+def container(tmp_path, monkeypatch):
+    """Sets the limit and use of a container on a machine with 8 GB free."""
+    machine = SimpleNamespace(available=8 * 10**9)
+    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: machine)
+    monkeypatch.setattr(resources, "_CGROUP", tmp_path)
 
-    def container(limit, used, forgettable):
+    def write(limit, used, forgettable):
         for name, text in (("max", limit), ("current", used), ("stat", f"anon 5\ninactive_file {forgettable}\n")):
-            (tmp_path / "sys" / "fs" / "cgroup" / f"memory.{name}").write_text(f"{text}\n")
+            (tmp_path / f"memory.{name}").write_text(f"{text}\n")
 
-    return tmp_path, container
+    return write
 
 
-def test_free_memory_is_that_of_the_machine_or_of_the_container_if_that_is_less(system):
-    _, container = system
-    assert resources.available_memory() == 8_000_000 * 1024
+def test_free_memory_is_that_of_the_machine_or_of_the_container_if_that_is_less(container):
+    assert resources.available_memory() == 8 * 10**9
     container("max", 10**9, 0)  # no limit
-    assert resources.available_memory() == 8_000_000 * 1024
+    assert resources.available_memory() == 8 * 10**9
     container(4 * 10**9, 3 * 10**9, 0)
     assert resources.available_memory() == 10**9
     container(4 * 10**9, 3 * 10**9, 2 * 10**9)  # of which files that need not stay
     assert resources.available_memory() == 3 * 10**9
     container(10**12, 10**9, 0)
-    assert resources.available_memory() == 8_000_000 * 1024
-
-
-def test_where_free_memory_is_not_known_all_of_it_counts(system, monkeypatch):
-    folder, _ = system
-    (folder / "proc" / "meminfo").unlink()
-    sizes = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(resources.os, "sysconf", sizes.__getitem__)
-    assert resources.available_memory() == 4_096_000
-    monkeypatch.delattr(resources.os, "sysconf")
-    assert resources.available_memory() is None
+    assert resources.available_memory() == 8 * 10**9
 
 
 def test_points_take_the_candidates_of_greedy_selection_or_their_own_matrices():

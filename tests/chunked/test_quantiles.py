@@ -37,6 +37,6 @@ def test_every_order_statistic_is_exact(y):
     assert order_statistics(Sizes(), chunked(y), Serial(), list(ranks)) == sorted(abs(value) for value in y)
 
 
-def test_numbers_that_differ_in_their_last_bit_are_told_apart():
+def test_numbers_that_differ_in_their_last_bit_are_not_the_same():
     y = [1.0, np.nextafter(1.0, 2.0), np.nextafter(1.0, 0.0), 5e-324, 0.0, 1e300]
     assert order_statistics(Sizes(), chunked(y, 2), Serial(), [3, 0, 5, 1]) == [1.0, 0.0, 1e300, 5e-324]

@@ -27,7 +27,7 @@ class Told:
 
 
 @pytest.mark.parametrize("engine", [Serial(), Threads(2)])
-def test_steps_and_passes_are_told_of(engine):
+def test_steps_and_passes_are_reported(engine):
     told = Told()
     fit_chunks(chunks_of(X, Y, rows=50), engine, inducing=10, fit_rows=40, progress=told)
     assert [name for name, done, _ in told.steps if not done] == STEPS
@@ -39,7 +39,7 @@ def test_steps_and_passes_are_told_of(engine):
     assert [total for name, done, total in told.steps if name == "sample"][:4] == [0, 0, 0, 0]  # not known before
 
 
-def test_a_plain_function_is_told_of_evaluations_only():
+def test_a_plain_function_gets_evaluations_only():
     heard = []
     fit_chunks(
         chunks_of(X, Y), Serial(), inducing=10, fit_rows=40, progress=lambda evaluations, best: heard.append(best)

@@ -91,7 +91,7 @@ def test_a_name_with_a_dot_is_not_a_field_inside_another_column(write, table):
     assert np.array_equal(np.concatenate([chunk.X[:, 0] for chunk in chunks_of(path, "y", features=["a.b"])]), X[:, 0])
 
 
-def test_the_index_of_a_data_frame_is_no_feature(tmp_path, pd, columns):
+def test_the_index_of_a_data_frame_is_not_a_feature(tmp_path, pd, columns):
     pd.DataFrame(columns).iloc[::-1].to_parquet(tmp_path / "frame.parquet")
     assert chunks_of(tmp_path / "frame.parquet", "target", "w").names == ("a", "b", "c")
 
@@ -134,7 +134,7 @@ def test_a_file_that_changes_or_breaks_is_noticed(write, columns):
     path = write("one.parquet", columns)
     chunks = chunks_of(path, "target")
     write("one.parquet", {key: values[:500] for key, values in columns.items()}, group=125)
-    with pytest.raises(ValueError, match="has changed: row group 0 has no longer 130 rows"):
+    with pytest.raises(ValueError, match="has changed: row group 0 no longer has 130 rows"):
         list(chunks)
     content = bytearray(path.read_bytes())
     content[100:2000] = b"\0" * 1900

@@ -147,13 +147,13 @@ def test_columns_that_are_not_called_by_text_have_no_names(table, pd):
     frame = pd.DataFrame(X)
     assert chunks_of(frame, y).names is None
     assert chunks_of([(frame, y)]).names is None
-    with pytest.raises(TypeError, match=r"must all be called by text, or none, got \['a', 1, 2\]"):
+    with pytest.raises(TypeError, match=r"must all be text, or none, got \['a', 1, 2\]"):
         chunks_of(frame.rename(columns={0: "a"}), y)
     with pytest.raises(ValueError, match="X has more than one column 'a'"):
         chunks_of(frame.set_axis(["a", "b", "a"], axis=1), y)
 
 
-def test_what_can_be_gone_through_only_once_is_refused(table):
+def test_an_iterator_is_refused(table):
     pairs = pieces_of(table[:2], (400, 600))
     for source in ((pair for pair in pairs), iter(pairs), map(tuple, pairs)):
         with pytest.raises(TypeError, match=r"pass a list, or an object whose iter\(\) starts again"):
@@ -280,7 +280,7 @@ def test_masked_values_are_missing(table):
         ((np.zeros((2, 1)), np.zeros(2), None, 0), "rows must be at least 1, got 0"),
     ],
 )
-def test_what_has_not_the_right_shape_is_refused(arguments, message):
+def test_wrong_shapes_are_refused(arguments, message):
     X, y, weights, rows = (*arguments, *(None,) * (4 - len(arguments)))
     with pytest.raises(ValueError, match=message):
         list(chunks_of(X, y, weights, rows=rows))
@@ -317,9 +317,9 @@ PAIRS = [(np.zeros((5, 2)), np.zeros(5))] * 2
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [
-        (PAIRS, np.zeros(10), r"X is in pieces and y is given, too: chunks are pairs \(X, y\).*leave y out"),
-        ([np.zeros((5, 2))] * 2, [np.zeros(5)] * 2, "X is in pieces and y is given, too: .*leave y out"),
-        (Once(), np.zeros(5), "X is in pieces and y is given, too: .*leave y out"),
+        (PAIRS, np.zeros(10), r"X is in pieces, and y is also given: chunks are pairs \(X, y\).*leave y out"),
+        ([np.zeros((5, 2))] * 2, [np.zeros(5)] * 2, "X is in pieces, and y is also given: .*leave y out"),
+        (Once(), np.zeros(5), "X is in pieces, and y is also given: .*leave y out"),
         (
             lambda: iter(PAIRS),
             None,

@@ -14,39 +14,12 @@ import pandas as pd
 import pytest
 
 import rcgp
+from cli.houses import assert_one_sentence, house_table, rcgp_command
 from rcgp import RCGPRegressor
-from rcgp.cli import run
 from rcgp.cli.app import _loaded
 from rcgp.estimator import FLAG_RULE
 from rcgp.report.summary import rows_of
 from rcgp.weights.noise_law import SCALES
-
-
-def house_table(n=40):
-    random = np.random.default_rng(0)
-    table = pd.DataFrame(
-        {
-            "size": random.uniform(50, 200, n).round(1),
-            "sold": pd.date_range("2024-01-01", periods=n, freq="3D").strftime("%Y-%m-%d"),
-            "colour": random.choice(["red", "blue", "green"], n),
-        }
-    )
-    table["price"] = (3.0 * table["size"] + 40.0 * (table["colour"] == "red") + 5.0 * random.standard_normal(n)).round(
-        2
-    )
-    table.loc[11, "price"] += 900.0
-    return table
-
-
-@pytest.fixture
-def houses(tmp_path):
-    path = tmp_path / "houses.csv"
-    house_table().to_csv(path, index=False)
-    return path
-
-
-def rcgp_command(*arguments):
-    return run([str(argument) for argument in arguments])
 
 
 def test_fit_prints_a_summary_and_saves_a_model(houses, tmp_path, capsys):
@@ -197,14 +170,14 @@ def test_options_reach_the_model(houses, tmp_path):
 
 
 @pytest.mark.parametrize("weight", ["imq", "constant"])
-def test_the_law_of_a_weight_that_was_given_is_said_to_flag_rows_alone(weight, houses, capsys):
+def test_the_law_of_a_given_weight_only_flags_rows(weight, houses, capsys):
     for command in (("fit", houses), ("outliers", houses)):
         assert rcgp_command(*command, "--target", "price", "--weight", weight) == 0
         assert "It was learned after the fit and only flags rows." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["fit", "outliers", "report"])
-def test_doubts_are_printed_and_are_no_python_warnings(command, tmp_path, capsys):
+def test_doubts_are_printed_and_not_raised_as_warnings(command, tmp_path, capsys):
     house_table().head(6).drop(columns="colour").to_csv(tmp_path / "few.csv", index=False)
     output = ("--output", tmp_path / "report.html") if command == "report" else ()
     assert rcgp_command(command, tmp_path / "few.csv", "--target", "price", *output) == 0
@@ -218,7 +191,7 @@ def test_doubts_are_printed_and_are_no_python_warnings(command, tmp_path, capsys
         assert json.loads(capsys.readouterr().out)["doubts"][0].startswith("6 rows are too few")
 
 
-def test_noise_that_differs_from_place_to_place_is_shown_with_its_range(tmp_path, capsys, monkeypatch):
+def test_the_range_of_local_noise_is_shown(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("rcgp.cli.results._NOISE_ROWS", 60)  # every fourth row shows the range
     random = np.random.default_rng(0)
     x = np.linspace(0, 10, 200)
@@ -291,15 +264,6 @@ def test_bad_tables_end_with_one_sentence(command, name, tmp_path, capsys):
     assert not (tmp_path / "report.html").exists()
 
 
-def assert_one_sentence(capsys, message):
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("rcgp: ")
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
-    assert re.search(message, err), err
-
-
 def test_files_that_cannot_be_read_end_with_one_sentence(tmp_path, houses, capsys):
     (tmp_path / "latin.csv").write_bytes("a,price\nä,2\n".encode("latin-1"))
     for path, message in (
@@ -313,7 +277,7 @@ def test_files_that_cannot_be_read_end_with_one_sentence(tmp_path, houses, capsy
         assert_one_sentence(capsys, path.name)
 
 
-def test_what_cannot_be_written_is_refused_before_the_fit(tmp_path, houses, capsys):
+def test_outputs_that_cannot_be_written_are_refused_before_the_fit(tmp_path, houses, capsys):
     for command, option in (("fit", "--model"), ("report", "--output")):
         for path, message in ((tmp_path / "none" / "x", "no folder"), (tmp_path, "it is a folder")):
             assert rcgp_command(command, houses, "--target", "price", option, path) == 2
@@ -400,9 +364,9 @@ def test_an_absurd_input_is_named_by_the_row_of_the_file_and_does_no_harm(tmp_pa
     shown = " ".join(capsys.readouterr().err.split())
     assert "column 'size': look at row 21 (1e+12), while half of the column lies within" in shown
     table.drop(index=[2, 20]).to_csv(tmp_path / "good.csv", index=False)
-    for name, told in (("far", True), ("good", False)):
+    for name, expected in (("far", True), ("good", False)):
         assert rcgp_command("fit", tmp_path / f"{name}.csv", *command[2:], "--model", tmp_path / f"{name}.rcgp") == 0
-        assert ("look at row" in " ".join(capsys.readouterr().err.split())) == told
+        assert ("look at row" in " ".join(capsys.readouterr().err.split())) == expected
     far, good = (rcgp.load(tmp_path / f"{name}.rcgp") for name in ("far", "good"))
     np.testing.assert_allclose(far.predict(table[["size"]][:5]), good.predict(table[["size"]][:5]), atol=0.01)
 
@@ -419,7 +383,7 @@ def test_a_constant_feature_comes_last_and_has_no_lengthscale(tmp_path, capsys):
     assert sum(line.startswith("country") for line in lines) == 1
 
 
-def test_control_characters_in_names_are_spelt_out(tmp_path, capsys):
+def test_control_characters_in_names_are_escaped(tmp_path, capsys):
     table = house_table()[["size", "price"]].rename(columns={"size": "si\x1b[31mze"})
     table.to_csv(tmp_path / "t.csv", index=False)
     assert rcgp_command("fit", tmp_path / "t.csv", "--target", "price") == 0
@@ -482,7 +446,7 @@ def test_an_interrupt_is_one_sentence_and_writes_nothing(houses, tmp_path, monke
     assert not (tmp_path / "m.rcgp").exists()
 
 
-def test_a_reader_that_has_enough_is_no_error(houses):
+def test_a_closed_pipe_is_no_error(houses):
     """It has closed the pipe before the first line is written."""
     command = f'"{sys.executable}" -m rcgp outliers "{houses}" --target price --json'
     shell = f"{command} | true; exit ${{PIPESTATUS[0]}}"
@@ -507,7 +471,7 @@ def test_the_report_is_written(houses, tmp_path, capsys):
     assert report.stat().st_size < 5e6
 
 
-def test_the_demo_shows_the_robust_fit_to_be_better(tmp_path, capsys):
+def test_the_robust_fit_of_the_demo_is_better(tmp_path, capsys):
     assert rcgp_command("demo", "--output", tmp_path / "build") == 0
     lines = capsys.readouterr().out.splitlines()
     plain, robust = (float(line.split()[1]) for line in lines if line.startswith(("GP ", "RCGP ")))

@@ -1,4 +1,4 @@
-"""Whatever is in the file: an answer, or one sentence and exit code 2. Never a traceback."""
+"""Any file gives a result, or one sentence and exit code 2. Never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rcgp optimise`` as its users meet it: a program of their own, killed and resumed, and what it may do wrong."""
+"""``rcgp optimise`` as its users meet it: their program, killed and resumed, and its errors."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_a_program_is_run_once_for_each_evaluation(program, capsys):
     assert len(points) == 7
     assert all(list(x) == ["a", "b"] and 0 <= x["a"] <= 1 and -5 <= x["b"] <= 10 for x in points)
     assert re.match(r"minimum -?[\d.e-]+ ± [\d.e-]+ after 7 evaluations\n  a  ", out)
-    assert err == ""  # nobody looks
+    assert err == ""  # no terminal
 
 
-def test_a_log_gets_a_line_of_progress_now_and_then(program, capsys, monkeypatch):
+def test_a_log_gets_lines_of_progress(program, capsys, monkeypatch):
     command, _ = program()
     monkeypatch.setattr(commands, "_LINE_EVERY", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")  # for which Rich takes a log for a terminal
@@ -79,13 +79,13 @@ def test_it_stops_if_the_first_evaluations_all_fail_for_the_same_reason(program,
     assert run(arguments(command, "--trace", trace, budget=30)) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    said = "all of the first 5 evaluations failed for the same reason: exit code 1: no [flour]"
-    assert re.fullmatch(rf"rcgp: {re.escape(said)}; .* with a new trace if there is one\n", err)
+    reason = "all of the first 5 evaluations failed for the same reason: exit code 1: no [flour]"
+    assert re.fullmatch(rf"rcgp: {re.escape(reason)}; .* with a new trace if there is one\n", err)
     assert len(calls(log)) == 5
     assert trace.read_text().count('"failed"') == 5
 
 
-def test_what_means_something_to_a_shell_may_be_an_argument():
+def test_quoted_shell_operators_are_arguments():
     assert commands.program_of("echo '|' a&b x>y") == ["echo", "|", "a&b", "x>y"]
     assert commands.program_of("sh -c 'echo 3 | cat'") == ["sh", "-c", "echo 3 | cat"]
     assert commands.program_of(r"echo it\'s") == ["echo", "it's"]
@@ -130,7 +130,7 @@ def test_a_program_that_fails_is_recorded_with_its_reason(program, capsys, body,
     assert len(calls(log)) == 2
 
 
-def test_a_program_that_takes_too_long_is_ended_with_what_it_has_started(program, capsys, tmp_path):
+def test_a_program_that_takes_too_long_is_ended_with_its_children(program, capsys, tmp_path):
     child = tmp_path / "child"
     body = f"""
 import subprocess
@@ -152,7 +152,7 @@ def wait_for_end(pid):
     for _ in range(100):
         os.kill(pid, 0)
         with open(f"/proc/{pid}/stat") as file:
-            if file.read().rpartition(")")[2].split()[0] == "Z":  # ended, and nobody has asked
+            if file.read().rpartition(")")[2].split()[0] == "Z":  # ended, but not waited for
                 raise ProcessLookupError
         time.sleep(0.05)
 
@@ -175,9 +175,9 @@ def wait_for_end(pid):
         (["--command", ""], "--command is empty"),
         (["--command", "no-such-program-here"], "there is no program 'no-such-program-here'"),
         (["--command", "echo 'open"], "cannot be read"),
-        (["--command", "echo 3 | cat"], "no shell takes part, to which '|' would mean something; give sh -c '...'"),
-        (["--command", "echo 3 && echo 4"], "'&&' would mean something"),
-        (["--command", "cd"], "there is no program 'cd'; no shell takes part"),
+        (["--command", "echo 3 | cat"], "no shell runs it, so '|' has no meaning; give sh -c '...'"),
+        (["--command", "echo 3 && echo 4"], "'&&' has no meaning"),
+        (["--command", "cd"], "there is no program 'cd'; no shell runs it"),
         (["--trace", "no/such/folder/trace.jsonl"], "cannot be written: there is no folder"),
         (["--seed", "-1"], "seed"),
     ],
@@ -220,7 +220,7 @@ def test_without_botorch_the_extra_is_named(program, capsys, monkeypatch):
     assert not log.exists()
 
 
-def test_an_interrupt_ends_the_program_and_says_how_to_go_on(program, capsys, monkeypatch, tmp_path):
+def test_an_interrupt_ends_the_program_and_explains_how_to_resume(program, capsys, monkeypatch, tmp_path):
     command, _ = program()
     ended = []
 
@@ -243,7 +243,7 @@ def test_an_interrupt_ends_the_program_and_says_how_to_go_on(program, capsys, mo
 
 
 @pytest.mark.slow
-def test_after_kill_9_the_same_command_goes_on_and_repeats_nothing_that_was_finished(program, tmp_path, capsys):
+def test_after_kill_9_the_same_command_resumes_without_repeating_evaluations(program, tmp_path, capsys):
     """Killed during the seventh evaluation, the second that the model chose."""
     command, log = program()
     assert run(arguments(command, "--json", budget=9)) == 0
@@ -273,7 +273,7 @@ if number == 7:
         process.kill()
         process.wait()
         if held.exists():
-            os.kill(int(held.read_text()), signal.SIGKILL)  # which nobody else ends any more
+            os.kill(int(held.read_text()), signal.SIGKILL)  # which is orphaned
     assert process.returncode == -signal.SIGKILL
     assert len(calls(other_log)) == 7
     with trace.open("ab") as file:

@@ -1,4 +1,4 @@
-"""Many rows on the command line: which kind of model is fitted, what is said of it, and what is refused."""
+"""Large tables on the command line: kind of model, notices, and refusals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 
 import rcgp
+from cli.houses import assert_one_sentence, rcgp_command
 from rcgp import RCGPRegressor, SparseRCGPRegressor
-from rcgp.cli import fitting, run
+from rcgp.cli import fitting
 from rcgp.cli.options import SPARSE_ABOVE, Options
 from rcgp.report.summary import rows_of
 
@@ -43,23 +44,11 @@ def many_are_100(monkeypatch):
     monkeypatch.setattr("rcgp.cli.options.SPARSE_ABOVE", 100)
 
 
-def rcgp_command(*arguments):
-    return run([str(argument) for argument in arguments])
-
-
-def assert_one_sentence(capsys, message):
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("rcgp: ")
-    assert err.count("\n") == 1
-    assert re.search(message, err), err
-
-
 def fit_options(**given):
     return Options(target="y", **given)
 
 
-def test_the_number_of_rows_chooses_what_was_not_said():
+def test_the_number_of_rows_chooses_options_that_are_not_given():
     assert SPARSE_ABOVE == 4000
     few, many = fit_options().for_rows(4000), fit_options().for_rows(4001)
     assert (few.sparse, few.fit_rows) == (False, 2000)
@@ -68,7 +57,7 @@ def test_the_number_of_rows_chooses_what_was_not_said():
 
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("rows", [10, 10**6])
-def test_what_was_said_counts_whatever_the_number_of_rows(sparse, rows):
+def test_given_options_hold_for_any_number_of_rows(sparse, rows):
     choice = fit_options(sparse=sparse, fit_rows=300).for_rows(rows)
     assert (choice.sparse, choice.fit_rows) == (sparse, 300)
 
@@ -103,9 +92,7 @@ def test_large_tables_are_fitted_through_inducing_points_with_a_notice(waves, tm
     ("option", "kind"), [("--exact", RCGPRegressor), ("--sparse", SparseRCGPRegressor)], ids=["exact", "sparse"]
 )
 @pytest.mark.parametrize("limit", [100, 4000])
-def test_the_kind_that_was_asked_for_is_fitted_without_a_notice(
-    option, kind, limit, waves, tmp_path, capsys, monkeypatch
-):
+def test_a_requested_kind_of_fit_has_no_notice(option, kind, limit, waves, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("rcgp.cli.options.SPARSE_ABOVE", limit)
     model = tmp_path / "m.rcgp"
     arguments = ("--fit-rows", "60", option, "--model", model)
@@ -206,12 +193,12 @@ def test_a_report_of_the_papers_method(kind, waves, tmp_path):
 )
 def test_options_of_the_other_kind_are_wrong_usage_before_data_are_read(command, options, message, tmp_path, capsys):
     output = ("--output", tmp_path / "report.html") if command == "report" else ()
-    # There is no such file, which nobody has found out yet.
+    # The file does not exist, but is not read yet.
     assert rcgp_command(command, tmp_path / "none.csv", "--target", "y", *options, *output) == 2
     assert_one_sentence(capsys, f"{message}.*'rcgp {command} --help' says more")
 
 
-def test_options_that_mean_nothing_to_the_kind_that_the_rows_choose_are_wrong_usage(waves, capsys, monkeypatch):
+def test_options_that_do_not_apply_to_the_chosen_kind_are_wrong_usage(waves, capsys, monkeypatch):
     monkeypatch.setattr(fitting, "_fit", no_fit)
     assert rcgp_command("fit", waves, "--target", "y", "--inducing", "20") == 2
     assert_one_sentence(
@@ -249,18 +236,18 @@ def fourteen_kilobytes(monkeypatch):
     [
         (("--exact", "--fit-rows", "5"), "an exact fit of 120 rows needs about .* free: leave --exact out$"),
         (("--fit-rows", "5"), "an exact fit of 120 rows needs about .* free: add --sparse$"),
-        (("--fit-rows", "110"), "to choose hyperparameters on 110 rows takes about .* free: lower --fit-rows$"),
-        (("--sparse", "--inducing", "50"), "to choose hyperparameters on 120 rows .* free: lower --fit-rows$"),
+        (("--fit-rows", "110"), "choosing hyperparameters on 110 rows needs about .* free: lower --fit-rows$"),
+        (("--sparse", "--inducing", "50"), "choosing hyperparameters on 120 rows .* free: lower --fit-rows$"),
         (("--sparse", "--fit-rows", "5"), "with 500 inducing points needs about .* free: lower --inducing$"),
     ],
 )
-def test_fits_that_need_more_memory_than_there_is_are_refused_before_they_begin(options, message, waves, capsys):
+def test_fits_that_need_more_memory_than_is_free_are_refused(options, message, waves, capsys):
     assert rcgp_command("fit", waves, "--target", "y", *options) == 2
     assert_one_sentence(capsys, message)
 
 
 @pytest.mark.usefixtures("fourteen_kilobytes")
-def test_a_sparse_fit_needs_no_memory_for_the_square_of_all_rows(waves, monkeypatch):
+def test_memory_of_a_sparse_fit_is_not_quadratic_in_rows(waves, monkeypatch):
     begun = []
     monkeypatch.setattr(fitting, "_fit", lambda *arguments: begun.append(arguments) or no_fit())
     with pytest.raises(AssertionError, match="the fit has begun"):
@@ -268,14 +255,14 @@ def test_a_sparse_fit_needs_no_memory_for_the_square_of_all_rows(waves, monkeypa
     assert len(begun) == 1
 
 
-def test_a_sparse_fit_with_too_few_points_says_so(tmp_path, capsys):
+def test_a_sparse_fit_with_too_few_points_has_a_notice(tmp_path, capsys):
     x = np.linspace(0, 10, 600)
     y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).standard_normal(600)
     pd.DataFrame({"x": x, "y": y}).to_csv(tmp_path / "fast.csv", index=False)
     command = ("fit", tmp_path / "fast.csv", "--target", "y", "--sparse", "--fit-rows", "200")
     assert rcgp_command(*command, "--inducing", "6") == 0
-    told = "note: 6 inducing points are (too few|few).*; raise --inducing, or --fit-rows"  # as errors or as variance
-    assert re.search(told, capsys.readouterr().err)
+    notice = "note: 6 inducing points are (too few|few).*; raise --inducing, or --fit-rows"  # as errors or as variance
+    assert re.search(notice, capsys.readouterr().err)
     assert rcgp_command(*command, "--inducing", "30") == 0
     assert "raise --inducing" not in capsys.readouterr().err
 
@@ -334,14 +321,14 @@ def test_progress_names_the_steps_and_counts_the_rows(waves):
         (10_000, 2 * 10**9, "an exact fit of 10 000 rows needs about 2.8 GB of memory, and 2.0 are free: leave"),
     ],
 )
-def test_the_figure_of_a_refusal_is_in_gigabytes(rows, free, message, monkeypatch):
+def test_refusals_state_memory_in_gigabytes(rows, free, message, monkeypatch):
     options = fit_options(sparse=False)
     monkeypatch.setattr(fitting, "available_memory", lambda: free)
     with pytest.raises(ValueError, match=message):
         fitting._check_memory(rows, options.for_rows(rows), options)
 
 
-def test_nothing_is_refused_where_the_system_does_not_say_how_much_memory_is_free(monkeypatch):
+def test_nothing_is_refused_if_free_memory_is_unknown(monkeypatch):
     monkeypatch.setattr(fitting, "available_memory", lambda: None)
     options = fit_options(sparse=False)
     fitting._check_memory(10**7, options.for_rows(10**7), options)

@@ -1,4 +1,4 @@
-"""What users can tell the commands about their tables, and the tables that the commands write."""
+"""Options that describe a table, and the tables that the commands write."""
 
 from __future__ import annotations
 
@@ -10,65 +10,55 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rcgp.cli import run
+from cli.houses import house_table, rcgp_command
 from rcgp.estimator import FLAG_RULE
 
-
-def wave_table(n=40):
-    x = np.linspace(0, 6, n)
-    table = pd.DataFrame({"name": [f"w{i}" for i in range(n)], "x": x.round(3), "y": (2 + np.sin(x)).round(3)})
-    table["y"] += np.random.default_rng(0).normal(0, 0.05, n).round(3)
-    table.loc[11, "y"] += 9.0
-    return table
+NAMES = [f"house {i}" for i in range(40)]
 
 
 @pytest.fixture
-def waves(tmp_path):
-    path = tmp_path / "waves.csv"
-    wave_table().to_csv(path, index=False)
-    return path
+def named(houses):
+    """The CSV file of houses with a column of names."""
+    house_table().assign(name=NAMES).to_csv(houses, index=False)
+    return houses
 
 
-def rcgp_command(*arguments):
-    return run([str(argument) for argument in arguments])
-
-
-def test_ids_name_the_rows_in_every_output(waves, tmp_path, capsys):
+def test_ids_name_the_rows_in_every_output(named, tmp_path, capsys):
     model = tmp_path / "m.rcgp"
-    told = ("--target", "y", "--id", "name")
-    assert rcgp_command("fit", waves, *told, "--model", model) == 0
-    assert re.search(r"^ *12 +w11 ", capsys.readouterr().out, re.MULTILINE)
-    assert rcgp_command("outliers", waves, *told, "--json") == 0
+    options = ("--target", "price", "--id", "name")
+    assert rcgp_command("fit", named, *options, "--model", model) == 0
+    assert re.search(r"^ *12 +house 11 ", capsys.readouterr().out, re.MULTILINE)
+    assert rcgp_command("outliers", named, *options, "--json") == 0
     first = json.loads(capsys.readouterr().out)["rows"][0]
-    assert (first["row"], first["id"]) == (12, "w11")
-    assert rcgp_command("predict", model, waves) == 0
+    assert (first["row"], first["id"]) == (12, "house 11")
+    assert rcgp_command("predict", model, named) == 0
     predicted = pd.read_csv(io.StringIO(capsys.readouterr().out))
     assert list(predicted) == ["row", "id", "mean", "std", "lower", "upper"]
-    assert list(predicted["id"]) == list(wave_table()["name"])
-    assert rcgp_command("report", waves, *told, "--output", tmp_path / "r.html") == 0
-    assert "w11" in (tmp_path / "r.html").read_text()
+    assert list(predicted["id"]) == NAMES
+    assert rcgp_command("report", named, *options, "--output", tmp_path / "r.html") == 0
+    assert "house 11" in (tmp_path / "r.html").read_text()
 
 
 def test_a_saved_model_reads_new_tables_as_the_training_table(tmp_path, capsys):
     path, model = tmp_path / "german.csv", tmp_path / "m.rcgp"
-    table = wave_table().assign(day=pd.date_range("2024-01-01", periods=40).strftime("%d.%m.%Y"))
-    table["name"] = "größe"
+    table = house_table().assign(sold=pd.date_range("2024-01-01", periods=40).strftime("%d.%m.%Y"))
+    table["colour"] = table["colour"].replace("green", "grün")
     path.write_bytes(table.to_csv(index=False, sep=";", decimal=",").encode("cp1252"))
-    told = ("--target", "y")
+    options = ("--target", "price")
     steps = [("--encoding", "cp1252"), ("--decimal", ","), ("--date-format", "%d.%m.%Y")]
     for option, value in steps:  # each error names the option to try
-        assert rcgp_command("fit", path, *told) == 2
+        assert rcgp_command("fit", path, *options) == 2
         assert option in capsys.readouterr().err
-        told += (option, value)
-    assert rcgp_command("fit", path, *told, "--model", model) == 0
+        options += (option, value)
+    assert rcgp_command("fit", path, *options, "--model", model) == 0
     capsys.readouterr()
     assert rcgp_command("predict", model, path) == 0
     german = capsys.readouterr().out
-    table.assign(day=table["day"].str.replace(".", "/")).to_csv(tmp_path / "new.csv", index=False)
+    table.assign(sold=table["sold"].str.replace(".", "/")).to_csv(tmp_path / "new.csv", index=False)
     overriding = ("--encoding", "utf-8", "--decimal", ".", "--date-format", "%d/%m/%Y")
     assert rcgp_command("predict", model, tmp_path / "new.csv", *overriding) == 0
     assert capsys.readouterr().out == german
-    assert rcgp_command("fit", path, "--target", "y", "--separator", "::") == 2
+    assert rcgp_command("fit", path, "--target", "price", "--separator", "::") == 2
     assert "--separator must be one character" in capsys.readouterr().err
 
 
@@ -104,33 +94,36 @@ def test_log_gives_results_in_the_units_of_the_target(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_clean_writes_the_table_with_its_outliers_marked(waves, tmp_path, capsys, kind):
+def test_clean_writes_the_table_with_its_outliers_marked(named, tmp_path, capsys, kind):
     output = tmp_path / f"clean.{kind}"
     read = pd.read_csv if kind == "csv" else pd.read_parquet
-    command = ("clean", waves, "--target", "y", "--id", "name", "--output", output)
+    command = ("clean", named, "--target", "price", "--id", "name", "--output", output)
     assert rcgp_command(*command) == 0
     assert f"40 rows, 1 of them flagged, written to {output} ({FLAG_RULE})" in capsys.readouterr().err
     table = read(output)
-    assert list(table) == ["name", "x", "y", "outlier_probability", "expected", "outlier"]
-    pd.testing.assert_frame_equal(table[["x", "y"]].astype(float), wave_table()[["x", "y"]])
+    before = [*house_table(), "name"]
+    assert list(table) == [*before, "outlier_probability", "expected", "outlier"]
+    numbers = ["size", "price"]
+    pd.testing.assert_frame_equal(table[numbers].astype(float), house_table()[numbers])
     assert list(table["outlier"].to_numpy().nonzero()[0]) == [11]
     assert table["outlier_probability"][11] > 0.9
-    np.testing.assert_allclose(table["expected"], 2 + np.sin(wave_table()["x"]), atol=0.2)
+    truth = 3.0 * house_table()["size"] + 40.0 * (house_table()["colour"] == "red")
+    np.testing.assert_allclose(table["expected"], truth, atol=20.0)
     assert rcgp_command(*command, "--drop") == 0
-    assert list(read(output)["name"]) == [f"w{i}" for i in range(40) if i != 11]
-    assert list(read(output)) == ["name", "x", "y"]
+    assert list(read(output)["name"]) == [name for name in NAMES if name != "house 11"]
+    assert list(read(output)) == before
 
 
-def test_clean_keeps_cells_as_they_are_and_rows_that_lack_a_value(tmp_path, capsys):
-    table = wave_table().astype({"x": str})
+def test_clean_keeps_cells_and_incomplete_rows(tmp_path, capsys):
+    table = house_table().astype({"size": str})
     table["note"] = '007, "so"'
-    table.loc[3, "x"] = "n.a."
+    table.loc[3, "size"] = "n.a."
     path, output = tmp_path / "gaps.csv", tmp_path / "clean.csv"
     table.to_csv(path, index=False, sep=";")
-    command = ("clean", path, "--target", "y", "--exclude", "note,name", "--missing", "drop", "--output", output)
+    command = ("clean", path, "--target", "price", "--exclude", "note", "--missing", "drop", "--output", output)
     assert rcgp_command(*command) == 0
     err = capsys.readouterr().err
-    assert "column 'x': row 4 ('n.a.') counts as missing, as it is no number" in err
+    assert "column 'size': row 4 ('n.a.') counts as missing, as it is no number" in err
     assert "40 rows, 1 of them flagged and 1 not judged, as they lack a value, written" in err
     before, after = (file.read_text().splitlines() for file in (path, output))
     assert after[0] == before[0] + ";outlier_probability;expected;outlier"
@@ -141,20 +134,20 @@ def test_clean_keeps_cells_as_they_are_and_rows_that_lack_a_value(tmp_path, caps
     assert output.read_text().splitlines() == [line for i, line in enumerate(before) if i not in (4, 12)]
 
 
-def test_clean_overwrites_neither_its_input_nor_a_column(waves, tmp_path, capsys):
-    content = waves.read_bytes()
-    assert rcgp_command("clean", waves, "--target", "y", "--output", waves) == 2
+def test_clean_overwrites_neither_its_input_nor_a_column(houses, tmp_path, capsys):
+    content = houses.read_bytes()
+    assert rcgp_command("clean", houses, "--target", "price", "--output", houses) == 2
     assert "is an input" in capsys.readouterr().err
-    assert waves.read_bytes() == content
-    wave_table().rename(columns={"name": "outlier"}).to_csv(waves, index=False)
-    assert rcgp_command("clean", waves, "--target", "y", "--output", tmp_path / "c.csv") == 2
+    assert houses.read_bytes() == content
+    house_table().rename(columns={"colour": "outlier"}).to_csv(houses, index=False)
+    assert rcgp_command("clean", houses, "--target", "price", "--output", tmp_path / "c.csv") == 2
     assert "already has a column 'outlier'" in capsys.readouterr().err
 
 
-def test_suspicious_inputs_are_named_before_the_fit_is_trusted(tmp_path, capsys):
-    table = wave_table()
-    table.loc[20:25, "x"] = 0
-    table.to_csv(tmp_path / "zeros.csv", index=False)
-    assert rcgp_command("outliers", tmp_path / "zeros.csv", "--target", "y", "--json") == 0
+def test_suspicious_inputs_are_named(houses, capsys):
+    table = house_table()
+    table.loc[20:25, "size"] = 0
+    table.to_csv(houses, index=False)
+    assert rcgp_command("outliers", houses, "--target", "price", "--json") == 0
     notices = json.loads(capsys.readouterr().out)["notices"]
-    assert any("column 'x': 7 values are exactly 0" in notice for notice in notices)
+    assert any("column 'size': 6 values are exactly 0" in notice for notice in notices)

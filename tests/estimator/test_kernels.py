@@ -98,7 +98,7 @@ def test_a_kernel_that_cannot_be_translated_is_a_clear_error(kernel, d, message)
         translate(kernel, d)
 
 
-def test_a_kernel_of_ones_own_class_is_refused():
+def test_a_custom_kernel_class_is_refused():
     class Mine(sk.RBF):
         """Its __call__ may say anything."""
 

@@ -1,4 +1,4 @@
-"""The learned noise law in the estimator: clean data cost nothing, predictions follow the law, and doubts are told."""
+"""The learned noise law in the estimator: clean data cost nothing, predictions follow the law, doubts are warnings."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_clean_data_cost_nothing(name):
     assert learned.fit_report_.normal_evidence == pytest.approx(plain.fit_report_.value, rel=1e-10)
 
 
-def test_clean_data_with_a_kernel_of_ones_own_cost_nothing_either():
+def test_clean_data_with_a_custom_kernel_cost_nothing():
     X, y, _ = sine()
     kernel = 2.0 * RBF(1.5) + WhiteKernel(0.1)
     learned, plain = RCGPRegressor(kernel).fit(X, y), RCGPRegressor(kernel, weight="constant").fit(X, y)
@@ -84,7 +84,7 @@ def test_clean_data_with_a_kernel_of_ones_own_cost_nothing_either():
     np.testing.assert_allclose(learned.predict(X), plain.predict(X), rtol=1e-10, atol=1e-10)
 
 
-def test_the_report_says_which_hypothesis_won():
+def test_the_report_names_the_winning_hypothesis():
     X, y, _ = sine()
     report = RCGPRegressor().fit(X, y).fit_report_
     assert report.evidence < report.normal_evidence == report.value
@@ -142,7 +142,7 @@ def test_quantiles_hold_their_share_of_the_predictive_density(which, request):
         assert np.trapezoid(density[below], values[below]) == pytest.approx(q, abs=2e-3)
 
 
-def test_intervals_cover_fresh_observations(robust):
+def test_intervals_cover_new_observations(robust):
     """95 % of new observations that are no outliers, within what chance explains."""
     random = np.random.default_rng(5)
     new = random.uniform(0.0, 10.0, (4000, 1))
@@ -166,13 +166,13 @@ def test_the_density_of_a_plain_gp_is_normal():
 
 
 @pytest.mark.parametrize("q", [0.0, 1.0, -0.1, np.nan, [0.5, 1.5], [[0.1, 0.2]]])
-def test_levels_that_are_no_probabilities_are_refused(robust, q):
+def test_levels_that_are_not_probabilities_are_refused(robust, q):
     with pytest.raises(ValueError, match=r"q must be one or several probabilities in \(0, 1\)"):
         robust.predict_quantiles([[1.0]], q)
 
 
 @pytest.mark.parametrize("coverage", [0.0, 1.0, 95, np.nan, "wide", None, [0.9]])
-def test_coverages_that_are_no_probabilities_are_refused(robust, coverage):
+def test_coverages_that_are_not_probabilities_are_refused(robust, coverage):
     with pytest.raises(ValueError, match=r"coverage must be a probability in \(0, 1\)"):
         robust.predict_interval([[1.0]], coverage)
 
@@ -180,7 +180,7 @@ def test_coverages_that_are_no_probabilities_are_refused(robust, coverage):
 # Noise that differs from place to place -------------------------------------------------------------------------------
 
 
-def test_noise_that_grows_is_followed(heteroskedastic):
+def test_growing_noise_is_learned(heteroskedastic):
     new = np.linspace(0.5, 9.5, 10)[:, None]
     std, truth = heteroskedastic.noise_std(new), 0.05 + 0.05 * new[:, 0]
     assert std[-1] > 1.5 * std[0]
@@ -205,7 +205,7 @@ def test_local_noise_predicts_better_than_one_noise(heteroskedastic):
     assert gain.mean() > 0.05
 
 
-def test_noise_is_the_same_everywhere_with_the_switch_off():
+def test_without_local_noise_the_noise_is_constant():
     model = RCGPRegressor(local_noise=False).fit(*growing())
     std = model.noise_std(np.linspace(-5, 15, 30)[:, None])
     assert (std == std[0]).all()
@@ -214,7 +214,7 @@ def test_noise_is_the_same_everywhere_with_the_switch_off():
     assert std[0] == pytest.approx(np.sqrt(law.variance * model.noise_variance_))
 
 
-def test_a_plain_gp_has_one_noise():
+def test_a_plain_gp_has_constant_noise():
     X, y, _ = sine()
     model = RCGPRegressor(weight="constant").fit(X, y)
     np.testing.assert_allclose(model.noise_std([[0.0], [100.0]]), np.sqrt(model.noise_variance_))
@@ -223,10 +223,10 @@ def test_a_plain_gp_has_one_noise():
 # Doubts ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "told"), [(1, "1 row is"), (2, "2 rows are"), (11, "11 rows are")])
-def test_too_few_rows_are_warned_of(rows, told):
+@pytest.mark.parametrize(("rows", "count"), [(1, "1 row is"), (2, "2 rows are"), (11, "11 rows are")])
+def test_too_few_rows_raise_a_warning(rows, count):
     X, y, _ = sine(rows)
-    with pytest.warns(NoiseLawWarning, match=f"{told} too few to tell errors from good observations"):
+    with pytest.warns(NoiseLawWarning, match=f"{count} too few to tell errors from good observations"):
         model = RCGPRegressor().fit(X, y)
     assert len(model.doubts_) == 1
 
@@ -237,7 +237,7 @@ def test_thirteen_rows_are_not_too_few():
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be told apart", "ignore:the noise law does not fit")
-def test_more_than_a_third_of_bad_rows_is_warned_of():
+def test_more_than_a_third_of_outliers_raises_a_warning():
     X, y, _, _ = contaminated(200, share=0.38)
     with pytest.warns(NoiseLawWarning, match=r"\d\d% of the rows count less than half: where more than a third does"):
         model = RCGPRegressor().fit(X, y)
@@ -245,7 +245,7 @@ def test_more_than_a_third_of_bad_rows_is_warned_of():
 
 
 @pytest.mark.filterwarnings("ignore:.*count less than half")
-def test_a_heavy_tail_is_warned_of():
+def test_a_heavy_tail_raises_a_warning():
     X, _, f = sine(400)
     y = f + 0.1 * np.random.default_rng(3).standard_t(1.5, 400)
     with pytest.warns(NoiseLawWarning, match="errors and heavy-tailed noise cannot be told apart: .* without being"):
@@ -254,13 +254,13 @@ def test_a_heavy_tail_is_warned_of():
     assert any("cannot be told apart" in doubt for doubt in model.doubts_)
 
 
-@pytest.mark.parametrize(("factor", "told"), [(0.5, "67"), (0.75, "86"), (1.0, None)])
-def test_a_law_that_does_not_cover_is_doubted(factor, told):
+@pytest.mark.parametrize(("factor", "part"), [(0.5, "67"), (0.75, "86"), (1.0, None)])
+def test_a_law_that_does_not_cover_is_doubted(factor, part):
     """Quantiles of a normal variable as deviations, beside a noise variance that is too small."""
     deviation = torch.special.ndtri((torch.arange(1000, dtype=torch.float64) + 0.5) / 1000)
     zeros, ones = torch.zeros_like(deviation), torch.ones_like(deviation)
     doubts = doubts_of(NoiseLaw.normal(), deviation, zeros, factor**2 * ones, zeros, ones)
-    expected = () if told is None else (f"the noise law does not fit: {told}% of the good rows lie within their 95 %",)
+    expected = () if part is None else (f"the noise law does not fit: {part}% of the good rows lie within their 95 %",)
     assert tuple(doubt.removesuffix(" leave-one-out interval") for doubt in doubts) == expected
 
 

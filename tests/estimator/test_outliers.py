@@ -25,7 +25,7 @@ def scores(y, mean, std):
     return RowDiagnosis.of(y, std, mean, std, std).outlier_scores.tolist()
 
 
-def test_the_rule_in_words_names_its_bar():
+def test_the_flag_rule_names_its_threshold():
     assert FLAGGED == 0.5
     assert "probability above 0.5" in FLAG_RULE
 

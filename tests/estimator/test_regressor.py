@@ -14,8 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, RationalQuadra
 import rcgp
 from rcgp import RCGP, RCGPRegressor, fit, fit_robust
 from rcgp.estimator import NoiseLawWarning
-from rcgp.estimator.kernels import lengthscales
-from rcgp.estimator.output import build_model
+from rcgp.estimator.output import build_model, lengthscales
 from rcgp.models.defaults import add_weak_priors
 from rcgp.weights import Constant, InverseMultiquadric, LawWeight
 
@@ -123,13 +122,13 @@ def test_every_parameter_is_changed_here():
 
 
 @pytest.mark.parametrize("given", [{"n_restarts": np.int64(0)}, {"weight": np.str_("learned")}])
-def test_parameters_of_numpys_kind_are_as_good(given):
+def test_parameters_may_be_numpy_scalars(given):
     X, y, _ = make_series()
     assert isinstance(RCGPRegressor(**given).fit(X, y).models_[0].weight, LawWeight)
 
 
 @pytest.mark.parametrize("mean", ["median", "robust_linear", "zero"])
-def test_one_absurd_value_spoils_nothing_without_normalisation(mean):
+def test_one_absurd_value_does_no_harm_without_normalisation(mean):
     X, y, f = make_series(outliers=())
     y[33] = 1e6
     model = RCGPRegressor(normalize=False, mean=mean).fit(X, y)
@@ -184,7 +183,7 @@ def test_the_order_of_rows_does_not_matter():
     np.testing.assert_allclose(other.noise_law_.shares, one.noise_law_.shares, rtol=1e-4)
 
 
-def test_all_rows_are_weighed_after_a_fit_to_some():
+def test_all_rows_are_weighted_after_a_fit_to_a_sample():
     X, y, f = make_series(n=200, outliers=(5, 30, 60, 100, 101, 160))
     model = RCGPRegressor(fit_rows=80, random_state=0).fit(X, y)
     np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [5, 30, 60, 100, 101, 160])
@@ -192,7 +191,7 @@ def test_all_rows_are_weighed_after_a_fit_to_some():
     assert np.abs(model.predict(X) - f).mean() < 0.06
 
 
-def test_all_rows_are_judged_by_the_samples_hyperparameters_and_law():
+def test_all_rows_are_diagnosed_by_the_samples_hyperparameters_and_law():
     X, y, _ = make_series(n=200, outliers=(5, 30, 60, 100, 101, 160))
     all_rows = RCGPRegressor(fit_rows=80, random_state=0).fit(X, y)
     sample = np.sort(np.random.RandomState(0).choice(200, 80, replace=False))
@@ -206,7 +205,7 @@ def test_all_rows_are_judged_by_the_samples_hyperparameters_and_law():
     np.testing.assert_allclose(centre, all_rows.loo_mean_, atol=1e-3)  # from all other rows, not from the sample
 
 
-def test_rows_without_sample_weight_are_judged_too():
+def test_rows_of_sample_weight_zero_are_diagnosed():
     X, y, _ = make_series(outliers=(10, 20))
     counted = np.ones(len(y))
     counted[[20, 21]] = 0.0
@@ -247,7 +246,7 @@ def test_results_are_in_the_users_units(unit, offset):
     np.testing.assert_array_equal(other.outliers_, one.outliers_)
 
 
-def test_bad_values_do_not_set_the_units():
+def test_outliers_do_not_change_the_units():
     """One absurd value in y, one in X: starting values and priors stay where the other rows put them."""
     X, y, _ = make_series()
     clean = RCGPRegressor().fit(X, y)
@@ -280,13 +279,13 @@ def test_weak_priors_keep_a_fit_from_calling_everything_noise():
 
 def test_the_lengthscale_prior_is_botorchs_for_inputs_in_the_unit_cube():
     X = np.random.default_rng(0).uniform(size=(300, 3))
-    model = build_model(RCGPRegressor()._settings(), torch.tensor(X), torch.tensor(X[:, 0]), None)
+    model = build_model(RCGPRegressor(), torch.tensor(X), torch.tensor(X[:, 0]), None)
     location = model.kernel.base_kernel.lengthscale_prior.loc
     np.testing.assert_allclose(location.numpy(), np.full((1, 3), np.sqrt(2) + 0.5 * np.log(3)), atol=0.15)
     np.testing.assert_allclose(model.kernel.base_kernel.lengthscale_prior.scale.numpy(), np.sqrt(3))
 
 
-def test_several_outputs_are_as_many_estimators():
+def test_several_outputs_equal_separate_estimators():
     X, y, _ = make_series()
     Y = np.stack([y, 100.0 - 3.0 * y], axis=1)
     both, alone = RCGPRegressor().fit(X, Y), RCGPRegressor().fit(X, Y[:, 1])
@@ -444,7 +443,7 @@ def test_bad_sample_weights_are_refused(weights, message):
 
 
 @spoilt
-def test_hyperparameters_chosen_on_some_rows_serve_a_posterior_of_all():
+def test_hyperparameters_of_a_sample_give_a_posterior_of_all_rows():
     X, y, f = make_series(n=300, size=2.0)
     weight = InverseMultiquadric(trainable=True)
     settings = {"fit_rows": 100, "random_state": 0, "weight": weight}
@@ -479,7 +478,7 @@ def test_without_normalisation_the_default_kernel_still_learns_in_any_units(unit
 
 def test_without_normalisation_a_given_kernel_is_not_scaled():
     X, y, _ = make_series()
-    model = build_model(RCGPRegressor(RBF(), normalize=False)._settings(), torch.tensor(X), torch.tensor(1e3 * y), None)
+    model = build_model(RCGPRegressor(RBF(), normalize=False), torch.tensor(X), torch.tensor(1e3 * y), None)
     assert model.kernel(torch.tensor(X[:1])).to_dense().item() == pytest.approx(1.0)
 
 
@@ -530,7 +529,7 @@ def test_absurd_values_in_tiny_tables_give_finite_answers(y):
         assert np.isfinite(answer).all()
 
 
-def test_the_package_hands_out_the_estimator_on_request():
+def test_the_package_imports_the_estimator_lazily():
     assert {"RCGPRegressor", "load"} <= set(dir(rcgp))
     assert rcgp.RCGPRegressor is RCGPRegressor
     with pytest.raises(AttributeError, match="no attribute 'Regressor'"):
@@ -538,7 +537,7 @@ def test_the_package_hands_out_the_estimator_on_request():
 
 
 @spoilt
-def test_a_fixed_noise_stays_fixed_when_some_rows_choose_the_rest():
+def test_a_fixed_noise_stays_fixed_in_a_fit_to_a_sample():
     X, y, _ = make_series()
     model = RCGPRegressor(RBF() + WhiteKernel(0.1, "fixed"), fit_rows=40, normalize=False, random_state=0).fit(X, y)
     assert model.noise_variance_ == pytest.approx(0.1)
@@ -597,12 +596,12 @@ def test_a_fit_that_an_input_prevents_names_its_row_and_column(weight):
 
 
 @quick
-def test_a_kernel_that_an_absurd_input_spoils_is_warned_of():
+def test_a_kernel_that_an_absurd_input_spoils_raises_a_warning():
     frame, y = with_absurd_input(1e9)
     weights = np.where(np.arange(80) < 10, 0.0, 1.0)
-    told = r"look at row 21, whose column 'length' is 1e\+09, while half of that column .* leave the row out"
+    message = r"look at row 21, whose column 'length' is 1e\+09, while half of that column .* leave the row out"
     kernel = RationalQuadratic() + WhiteKernel()
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=message):
         RCGPRegressor(kernel=kernel, **QUICK).fit(frame, y, sample_weight=weights)
 
 
@@ -616,7 +615,7 @@ def test_an_input_with_a_long_tail_is_not_blamed_for_an_absurd_observation():
 
 @quick
 @pytest.mark.parametrize("dtype", [">f8", np.longdouble, np.float32, np.int64, object])
-def test_numbers_of_any_kind_serve(dtype):
+def test_numbers_of_any_type_are_accepted(dtype):
     X, y, _ = make_series()
     model = RCGPRegressor(**QUICK).fit(X, (10 * y).round().astype(dtype))
     np.testing.assert_allclose(model.predict(X), RCGPRegressor(**QUICK).fit(X, (10 * y).round()).predict(X))
@@ -627,8 +626,8 @@ def test_numbers_of_any_kind_serve(dtype):
 
 
 @pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
-def test_rows_known_to_be_stuck_are_judged_by_the_others():
-    """As the sharp bits say: a sensor that repeats a value is believed, unless its rows are given no weight."""
+def test_rows_of_a_stuck_sensor_are_judged_by_the_others():
+    """As in the sharp bits: a stuck sensor is fitted, unless its rows have weight 0."""
     random = np.random.default_rng(2)
     X = np.linspace(0, 4 * np.pi, 200)[:, None]
     f = np.sin(X[:, 0])
@@ -637,10 +636,10 @@ def test_rows_known_to_be_stuck_are_judged_by_the_others():
     same = np.diff(y) == 0
     stuck = np.r_[same, False] | np.r_[False, same]
     assert np.flatnonzero(stuck).tolist() == list(range(85, 115))
-    believed = RCGPRegressor().fit(X, y)
-    told = RCGPRegressor().fit(X, y, sample_weight=~stuck)
+    unweighted = RCGPRegressor().fit(X, y)
+    weighted = RCGPRegressor().fit(X, y, sample_weight=~stuck)
     off = np.abs(y - f) > 1.0
-    assert believed.outliers_[off].sum() < 0.2 * off.sum()
-    assert told.outliers_[off].mean() > 0.9
-    assert not told.outliers_[~stuck].any()
-    assert np.abs(told.predict(X) - f)[stuck].mean() < 0.1 < np.abs(believed.predict(X) - f)[stuck].mean()
+    assert unweighted.outliers_[off].sum() < 0.2 * off.sum()
+    assert weighted.outliers_[off].mean() > 0.9
+    assert not weighted.outliers_[~stuck].any()
+    assert np.abs(weighted.predict(X) - f)[stuck].mean() < 0.1 < np.abs(unweighted.predict(X) - f)[stuck].mean()

@@ -120,7 +120,7 @@ def with_local_noise():
     return model
 
 
-def test_noise_that_differs_from_place_to_place_is_kept(with_local_noise, tmp_path):
+def test_local_noise_is_kept(with_local_noise, tmp_path):
     assert np.ptp(with_local_noise.noise_std(NEW)) > 0.05
     with_local_noise.save(tmp_path / "model.rcgp")
     assert_same(rcgp.load(tmp_path / "model.rcgp"), with_local_noise)
@@ -312,8 +312,8 @@ def assert_same_sparse(loaded, model):
     for name in (*PER_ROW, "noise_variance_", "n_iter_", "feature_names_in_", "inducing_points_", "lengthscales_"):
         assert hasattr(model, name) == hasattr(loaded, name)
         np.testing.assert_array_equal(getattr(model, name, None), getattr(loaded, name, None))
-    for told, other in zip(model.diagnose(X, y), loaded.diagnose(X, y), strict=True):
-        for part, again in zip(told, other, strict=True):
+    for one, other in zip(model.diagnose(X, y), loaded.diagnose(X, y), strict=True):
+        for part, again in zip(one, other, strict=True):
             np.testing.assert_array_equal(part, again)
     for name in ("report", "polished", "rows", "fitted_rows", "trusted_spread", "unseen", "seconds"):
         assert getattr(loaded.model_, name) == getattr(model.model_, name)

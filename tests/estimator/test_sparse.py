@@ -23,7 +23,7 @@ from rcgp.chunked.fit import fit_chunks
 from rcgp.chunks import Serial, chunks_of
 from rcgp.chunks import chunk as chunk_room
 from rcgp.estimator import NoiseLawWarning, sources, sparse
-from rcgp.estimator.doubts import IntervalWarning, doubt_of
+from rcgp.estimator.sparse import IntervalWarning, doubt_of
 from rcgp.weights import InverseMultiquadric
 
 random = np.random.default_rng(0)
@@ -103,7 +103,7 @@ def test_with_all_rows_in_the_sample_and_as_inducing_points_it_is_the_exact_regr
     np.testing.assert_allclose(ours.log_predictive_density(NEW, NEW[:, 0]), density, rtol=1e-3, atol=1e-3)
 
 
-def test_intervals_hold_good_observations(model):
+def test_intervals_cover_inliers(model):
     rest = np.setdiff1d(np.arange(N), OUTLIERS)
     lower, upper = model.predict_interval(X, coverage=0.9)
     assert 0.85 < ((lower < Y) & (upper > Y))[rest].mean() < 0.96
@@ -130,7 +130,7 @@ def test_densities_are_the_derivative_of_the_quantiles(model):
     np.testing.assert_allclose(density, 2 * step / (high - low), rtol=1e-4)
 
 
-def test_noise_that_grows_is_told_by_noise_std():
+def test_noise_std_follows_growing_noise():
     noise = 0.05 + 0.5 * (X[:, 0] > 0)
     y = TRUTH + noise * np.random.default_rng(1).standard_normal(N)
     options = {**FEW, "fit_rows": 300}
@@ -149,14 +149,14 @@ def test_doubts_are_warnings():
     assert len(few.doubts_) >= 1
 
 
-def test_it_says_what_the_fit_in_chunks_says(model):
+def test_attributes_are_those_of_the_chunked_fit(model):
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     fit = fit_chunks(chunks_of(X, Y, rows=33), Serial(), inducing=30, fit_rows=100, seed=seed)
     np.testing.assert_allclose(model.predict(NEW), fit.process.mean(torch.tensor(NEW)), rtol=1e-9, atol=1e-9)
-    told = fit.diagnose(next(iter(chunks_of(X, Y))))
-    np.testing.assert_allclose(model.loo_mean_, told.mean, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(model.loo_std_, told.std, rtol=1e-9)
-    np.testing.assert_allclose(model.outlier_scores_, (Y - told.mean.numpy()) / told.std.numpy(), rtol=1e-6)
+    diagnosis = fit.diagnose(next(iter(chunks_of(X, Y))))
+    np.testing.assert_allclose(model.loo_mean_, diagnosis.mean, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(model.loo_std_, diagnosis.std, rtol=1e-9)
+    np.testing.assert_allclose(model.outlier_scores_, (Y - diagnosis.mean.numpy()) / diagnosis.std.numpy(), rtol=1e-6)
 
 
 def test_for_a_given_weight_flags_come_from_a_law_that_is_learned_afterwards():
@@ -247,33 +247,33 @@ def test_inducing_points_may_be_given(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
-def test_too_few_inducing_points_are_warned_of():
+def test_too_few_inducing_points_raise_a_warning():
     x = np.linspace(0, 10, 1000)[:, None]
     noise = 0.1 * np.random.default_rng(0).standard_normal(1000)
     y = np.sin(2 * x[:, 0]) + noise
     options = {"fit_rows": 200, "random_state": 0}
-    with pytest.warns(IntervalWarning, match=r"8 inducing points are few: \d+% of the variance"):
+    with pytest.warns(IntervalWarning, match=r"8 inducing points are few: they leave \d+% of the variance"):
         few = SparseRCGPRegressor(8, **options).fit(x, y)
     worse = SimpleNamespace(rows=1000, diagnose=few.model_.diagnose, trusted_spread=1.5, unseen=0.7)
-    assert "trusted rows are typically 1.5 times" in doubt_of(worse)
+    assert "inliers are typically 1.5 times" in doubt_of(worse)
     assert "intervals are too narrow" in doubt_of(worse)
     right = SparseRCGPRegressor(20, **options).fit(x, y)  # and no warning, which would be an error
     assert 0.92 < (np.abs(y - right.loo_mean_) < 1.96 * right.loo_std_).mean() < 0.98
     assert right.model_.trusted_spread == pytest.approx(1.0, abs=0.15)
     wide = np.random.default_rng(0).uniform(-2, 2, (600, 6))
-    few = r"10 inducing points are few: \d+% of the variance .* intervals are wide \(.* typically \d\S* times what"
+    few = r"10 inducing points are few: they leave \d+% .* intervals are wide \(.* typically \d\S* times what"
     with pytest.warns(IntervalWarning, match=few):
         SparseRCGPRegressor(10, **options).fit(wide, np.sin(2 * wide).sum(1))
 
 
-def test_every_pass_is_told_of():
+def test_progress_reports_every_pass():
     steps = []
 
-    def told(evaluations, best):
+    def progress(evaluations, best):
         pass
 
-    told.stage = lambda name, done, total: steps.append((name, done, total))
-    SparseRCGPRegressor(progress=told, **FEW).fit(X, Y)
+    progress.stage = lambda name, done, total: steps.append((name, done, total))
+    SparseRCGPRegressor(progress=progress, **FEW).fit(X, Y)
     assert steps[-1] == ("weights of all rows", N, N)
     assert ("all rows", N, N) in steps
 
@@ -316,10 +316,10 @@ def test_rows_that_are_not_in_memory_give_the_same_model(source, model, tmp_path
     new = NEW if names is None else pd.DataFrame(NEW, columns=names)
     np.testing.assert_allclose(other.predict(new), model.predict(NEW), rtol=1e-10, atol=1e-10)
     assert not any(hasattr(other, name) for name in PER_ROW)
-    told = list(other.diagnose(*data))
-    np.testing.assert_array_equal([part.first for part in told], np.cumsum([0, *(len(p.weights) for p in told)])[:-1])
+    parts = list(other.diagnose(*data))
+    np.testing.assert_array_equal([part.first for part in parts], np.cumsum([0, *(len(p.weights) for p in parts)])[:-1])
     for name in PER_ROW:
-        column = np.concatenate([getattr(part, name[:-1]) for part in told])
+        column = np.concatenate([getattr(part, name[:-1]) for part in parts])
         np.testing.assert_allclose(column, getattr(model, name), rtol=1e-8, atol=1e-9)
 
 
@@ -340,7 +340,7 @@ def test_rows_in_memory_of_any_kind(kind, model):
         assert list(other.feature_names_in_) == ["a", "b"]
 
 
-def test_a_fit_to_chunks_forgets_what_an_earlier_one_said_of_rows():
+def test_a_fit_to_chunks_removes_row_attributes_of_an_earlier_fit():
     frame = pd.DataFrame(X, columns=["a", "b"])
     model = SparseRCGPRegressor(**FEW).fit(frame, Y)
     assert hasattr(model, "weights_")
@@ -370,13 +370,13 @@ def test_the_features_of_a_parquet_file_may_be_chosen(tmp_path):
     np.testing.assert_allclose(
         model.predict(pd.DataFrame(NEW, columns=["length", "width"])), same.predict(NEW), rtol=1e-9, atol=1e-9
     )
-    (told,) = model.diagnose(path, "target", "heavy")  # takes the columns of the fit by itself
-    np.testing.assert_allclose(told.loo_mean, same.loo_mean_, rtol=1e-8, atol=1e-9)
+    (chunk,) = model.diagnose(path, "target", "heavy")  # takes the columns of the fit by itself
+    np.testing.assert_allclose(chunk.loo_mean, same.loo_mean_, rtol=1e-8, atol=1e-9)
     with pytest.raises(TypeError, match="features= is for Parquet files"):
         SparseRCGPRegressor(**FEW).fit(X, Y, features=["a"])
 
 
-def test_what_is_known_of_rows_that_were_not_in_memory_is_asked_by_diagnose(tmp_path):
+def test_diagnose_replaces_row_attributes_for_rows_not_in_memory(tmp_path):
     mapped = written(tmp_path, X, "X"), written(tmp_path, Y, "y")
     model = SparseRCGPRegressor(**FEW).fit(*mapped)
     for name in PER_ROW:
@@ -390,7 +390,7 @@ def test_what_is_known_of_rows_that_were_not_in_memory_is_asked_by_diagnose(tmp_
 
 @pytest.mark.parametrize("kind", ["frame", "chunks"])
 @pytest.mark.parametrize("columns", [["b", "a"], ["a", "c"], ["a", "b", "y"]])
-def test_a_diagnosis_wants_the_features_of_the_fit(kind, columns):
+def test_a_diagnosis_needs_the_features_of_the_fit(kind, columns):
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 1], "y": Y})
     model = SparseRCGPRegressor(**FEW).fit(frame[["a", "b"]], Y)
     given = (frame[columns], Y) if kind == "frame" else ([(frame[columns], Y)],)
@@ -469,7 +469,7 @@ def test_a_column_of_text_is_named():
         ((lambda: iter([(X, Y)]),), "an object whose __iter__ calls the function"),
     ],
 )
-def test_mistakes_in_what_is_fitted_say_what_to_do(data, message):
+def test_errors_of_fit_explain_what_to_do(data, message):
     with pytest.raises(TypeError, match=message):
         SparseRCGPRegressor(**FEW).fit(*data)
 
@@ -483,7 +483,7 @@ def test_mistakes_in_what_is_fitted_say_what_to_do(data, message):
         (iter([NEW]), "predict takes one table"),
     ],
 )
-def test_mistakes_in_what_is_predicted_say_what_to_do(model, inputs, message):
+def test_errors_of_predict_explain_what_to_do(model, inputs, message):
     for options in ({}, {"return_cov": True}):
         with pytest.raises(TypeError, match=message):
             model.predict(inputs, **options)
@@ -501,7 +501,7 @@ def test_several_outputs_are_refused():
         SparseRCGPRegressor().fit(X, np.stack([Y, Y], axis=1))
 
 
-def test_rows_that_can_be_gone_through_once_only_are_refused():
+def test_rows_that_can_be_read_only_once_are_refused():
     with pytest.raises(TypeError, match=r"whose iter\(\) starts again"):
         SparseRCGPRegressor(**FEW).fit((X[i : i + 90], Y[i : i + 90]) for i in range(0, N, 90))
 
@@ -554,7 +554,7 @@ class Client:
     __deepcopy__ = None
 
 
-def test_a_client_is_part_of_no_copy(model, tmp_path):
+def test_copies_have_no_client(model, tmp_path):
     kernel = RBF() + WhiteKernel()
     fitted = copy.deepcopy(model).set_params(kernel=kernel, client=Client())
     assert fitted.get_params()["client"] is fitted.client is not None
@@ -576,7 +576,7 @@ def test_cross_validation_in_parallel_works():
     assert (scores > -0.3).all()
 
 
-def test_a_weight_of_ones_own_is_copied_and_not_changed():
+def test_a_custom_weight_is_copied_and_not_changed():
     weight = InverseMultiquadric(trainable=True)
     SparseRCGPRegressor(weight=weight, **FEW).fit(X, Y)
     assert weight.log_c.isnan()  # as it was before it met any data

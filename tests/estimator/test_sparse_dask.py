@@ -83,7 +83,7 @@ def test_data_frames_keep_their_names(client, local):
         model.fit(frame, "y")
 
 
-def test_data_frames_whose_columns_have_numbers_are_predicted(local):
+def test_data_frames_with_numbered_columns_are_predicted(local):
     dd = optional("dask.dataframe")
     frame, y = dd.from_pandas(pd.DataFrame(X), npartitions=3), dd.from_pandas(pd.Series(Y), npartitions=3)
     model = SparseRCGPRegressor(**FEW).fit(frame, y)
@@ -138,7 +138,7 @@ def test_a_bad_value_on_a_worker_is_named(client, da):
     assert not hasattr(model, "model_")
 
 
-def test_of_bad_values_on_several_workers_the_first_is_named_as_without_them(client, da):
+def test_the_first_of_several_bad_values_on_workers_is_named(client, da):
     def late(block, block_info=None):  # its first block, so that the others are found to be bad before it
         import time
 
@@ -156,12 +156,12 @@ def test_of_bad_values_on_several_workers_the_first_is_named_as_without_them(cli
     assert messages[0] == messages[1]
 
 
-def test_a_client_needs_rows_that_its_workers_can_have(client):
+def test_a_client_needs_rows_that_workers_can_read(client):
     with pytest.raises(TypeError, match=r"client= is for rows in Dask arrays.*dask\.array\.from_array"):
         SparseRCGPRegressor(client=client, **FEW).fit(X, Y)
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_a_fit_changes_nothing(client, da, local):
+def test_killing_a_worker_during_a_fit_changes_nothing(client, da, local):
     victim = next(iter(client.run(os.getpid).values()))
     killed = []
 
@@ -179,7 +179,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_fit_changes_nothing(client, 
     assert victim not in client.run(os.getpid).values()
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_a_pass_changes_nothing(client, da, local, tmp_path):
+def test_killing_a_worker_during_a_pass_changes_nothing(client, da, local, tmp_path):
     victim = next(iter(client.run(os.getpid).values()))
 
     def note(block):  # each block, as it is read on a worker
@@ -206,7 +206,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_pass_changes_nothing(client,
     client.wait_for_workers(2, timeout=60)
 
 
-def test_a_scheduler_that_is_gone_is_a_clear_error_and_leaves_nothing_half_fitted(da):
+def test_a_lost_scheduler_is_a_clear_error_and_leaves_nothing_half_fitted(da):
     with local_cluster(1) as cluster, optional("distributed").Client(cluster, set_as_default=False) as client:
         model = SparseRCGPRegressor(client=client, **FEW)
 

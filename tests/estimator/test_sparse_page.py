@@ -18,8 +18,8 @@ def test_the_pages_python_runs_and_finds_the_bad_rows(capsys, tmp_path, monkeypa
     names = {}
     for block in blocks:
         exec(compile(block, "docs/sparse.md", "exec"), names)
-    said = re.search(r"(\d+) of (\d+) bad rows flagged, and (\d+) others", capsys.readouterr().out)
-    found, bad, others = map(int, said.groups())
+    printed = re.search(r"(\d+) of (\d+) bad rows flagged, and (\d+) others", capsys.readouterr().out)
+    found, bad, others = map(int, printed.groups())
     assert found == bad > 1900
     # A good row beyond 3.3 standard deviations is more likely an outlier here: 0.1 % of 18 000.
     assert others < 40

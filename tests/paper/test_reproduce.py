@@ -112,19 +112,19 @@ def test_only_some_methods_are_run(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "note"),
     [
-        (["--protocol", "published"], "--protocol means nothing to figure_weights"),
+        (["--protocol", "published"], "--protocol has no effect on figure_weights"),
         (["--splits", "3"], "--splits 3 is more than there are: one repetition of figure_weights"),
-        (["--protocol", "paper", "--splits", "1"], "--protocol means nothing to figure_weights"),
+        (["--protocol", "paper", "--splits", "1"], "--protocol has no effect on figure_weights"),
         ([], None),
     ],
 )
-def test_options_that_change_nothing_are_told_of(arguments, note, recorded, capsys):
+def test_options_without_effect_are_noted(arguments, note, recorded, capsys):
     assert run(["reproduce", "figure_weights", "--output", str(recorded), *arguments]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
     assert notes == ([] if note is None else [f"note: {note}"])
 
 
-def test_table_2_tells_of_its_ten_repetitions_and_of_the_protocol_says_nothing(monkeypatch, tmp_path, capsys):
+def test_table_2_notes_its_ten_repetitions_but_not_the_protocol(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(commands, "run_experiment", lambda *arguments: ([], [], []))
     monkeypatch.setattr(commands, "unavailable", lambda names: {})
     command = ["reproduce", "table2", "--protocol", "published", "--output", str(tmp_path)]
@@ -142,7 +142,7 @@ def recorded(tmp_path):
     return tmp_path
 
 
-def test_a_report_tells_of_broken_lines_and_of_options_without_meaning_and_leaves_the_records(recorded, capsys):
+def test_a_report_notes_broken_lines_and_unused_options_and_keeps_the_records(recorded, capsys):
     path = recorded / "figure_weights.jsonl"
     path.write_bytes(path.read_bytes() + b'{"cut sho')
     before = path.read_bytes()
@@ -150,8 +150,8 @@ def test_a_report_tells_of_broken_lines_and_of_options_without_meaning_and_leave
     out, err = capsys.readouterr()
     assert out == f"{recorded / 'reproduction.html'}\n"
     assert err.splitlines() == [
-        "note: --splits means nothing to report",
-        "note: --quick means nothing to report",
+        "note: --splits has no effect on report",
+        "note: --quick has no effect on report",
         f"note: {path}: 1 broken line left out; 1 read",
     ]
     assert path.read_bytes() == before
@@ -164,14 +164,14 @@ def test_a_second_process_ends_with_one_sentence(recorded, capsys):
     assert capsys.readouterr().err == sentence
 
 
-def test_records_are_made_again_when_asked_for(recorded, monkeypatch, capsys):
+def test_records_are_repeated_on_request(recorded, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(commands, "run_experiment", lambda *arguments: asked.append(arguments[5]) or ([], [], []))
     monkeypatch.setattr(commands, "unavailable", lambda names: {})
     assert run(["reproduce", "figure_weights", "--redo", "gp", "--output", str(recorded)]) == 2
     assert capsys.readouterr().err == f"rcgp: there are no records of 'gp' to redo in {str(recorded)!r}\n"
     assert run(["reproduce", "figure_weights", "--redo", "all", "--splits", "2", "--output", str(recorded)]) == 0
-    assert "note: --splits means nothing with --redo" in capsys.readouterr().err
+    assert "note: --splits has no effect with --redo" in capsys.readouterr().err
     config = {"data": "yacht", "contamination": "clean", "method": "rcgp", "protocol": "paper", "index": 0}
     RecordFile(recorded / "table1.jsonl").append(Record("table1", config, {}))
     assert run(["reproduce", "table1", "--redo", "gp", "--output", str(recorded)]) == 2
@@ -295,7 +295,7 @@ def gp_of_c_loo(options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["paper", "published"])
-def test_missing_data_are_told_once_and_other_data_are_run(protocol, tmp_path, no_data, monkeypatch, capsys):
+def test_missing_data_are_reported_once_and_other_data_run(protocol, tmp_path, no_data, monkeypatch, capsys):
     tables = {
         "table1": replace(TABLE_1, configs=gp_and_winsorized),
         "table_c_loo": replace(TABLE_C_LOO, configs=gp_of_c_loo),
@@ -330,7 +330,7 @@ def test_data_of_recorded_runs_are_not_missed(tmp_path, no_data, capsys):
     assert "missing data" not in capsys.readouterr().err
 
 
-def test_a_folder_of_data_that_is_none_is_told_once(tmp_path, monkeypatch, capsys):
+def test_a_data_folder_that_does_not_exist_is_reported_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RCGP_DATA_HOME", str(tmp_path / "nowhere"))
     monkeypatch.setattr(commands, "run_experiment", lambda *arguments: ([], [], []))
     assert run(["reproduce", "table1", "--splits", "2", "--output", str(tmp_path)]) == 1
@@ -417,7 +417,7 @@ def test_methods_that_an_experiment_does_not_have_are_refused(name, methods, mes
     assert not (tmp_path / "out").exists()
 
 
-def test_experiments_without_methods_are_run_whole_and_told_of(tmp_path, monkeypatch):
+def test_experiments_without_methods_run_completely_with_a_note(tmp_path, monkeypatch):
     asked = {}
     monkeypatch.setattr(
         commands,
@@ -428,11 +428,11 @@ def test_experiments_without_methods_are_run_whole_and_told_of(tmp_path, monkeyp
     chosen = {name: EXPERIMENTS[name] for name in ("table1", "table2", "figure_weights")}
     monkeypatch.setattr(commands, "EXPERIMENTS", chosen)
     said = reproduced("all", tmp_path, ["m-gp"], splits=1)
-    assert said == "note: --methods means nothing to table2, figure_weights\n"
+    assert said == "note: --methods has no effect on table2, figure_weights\n"
     assert {name: options.methods for name, options in asked.items()} == dict.fromkeys(chosen, ("m-gp",))
 
 
-def test_methods_mean_nothing_with_redo(recorded, monkeypatch):
+def test_methods_have_no_effect_with_redo(recorded, monkeypatch):
     monkeypatch.setattr(commands, "run_experiment", lambda *arguments: ([], [], []))
     said = reproduced("figure_weights", recorded, ["gp"], redo="all", splits=None)
-    assert said.splitlines()[0] == "note: --methods means nothing with --redo"
+    assert said.splitlines()[0] == "note: --methods has no effect with --redo"

@@ -102,7 +102,7 @@ def test_a_press_on_a_heading_sorts_and_another_reverses(page):
     assert heading.get_attribute("aria-sort") == "descending"
 
 
-def test_the_keyboard_sorts_too_and_text_is_sorted_as_text(page):
+def test_the_keyboard_sorts_and_text_is_sorted_as_text(page):
     button = page.locator("table.sortable th").nth(7).locator("button")
     button.focus()
     page.keyboard.press("Enter")
@@ -183,7 +183,7 @@ def test_an_old_browser_gets_a_sentence_and_the_tables(browser, path):
     page.close()
 
 
-def test_without_javascript_the_page_says_so(browser, path):
+def test_without_javascript_the_page_explains_itself(browser, path):
     page = browser.new_page(java_script_enabled=False)
     page.goto(path.as_uri())
     assert page.locator("noscript").inner_text().startswith("Figures need JavaScript")

@@ -88,13 +88,13 @@ def test_covariances_are_small_and_few():
     assert set(model.sizes) == {50}
 
 
-def test_one_wild_value_does_not_stretch_the_grid():
+def test_one_extreme_value_does_not_stretch_the_grid():
     X = pd.DataFrame(np.random.default_rng(0).uniform(0, 1, (300, 2)), columns=["a", "b"])
     X.loc[0, "a"] = 1e9
     assert effects_of(Linear([1.0, 1.0]), X)["a"].grid[-1] < 2.0
 
 
-def test_a_feature_that_is_nearly_always_the_same_keeps_its_range():
+def test_a_nearly_constant_feature_keeps_its_range():
     X = pd.DataFrame({"a": [0.0] * 298 + [0.5, 1.0], "b": np.linspace(0, 1, 300)})
     grid = effects_of(Linear([1.0, 1.0]), X)["a"].grid
     assert (len(grid), grid[0], grid[-1]) == (30, 0.0, 1.0)
@@ -105,7 +105,7 @@ def test_a_feature_with_two_values_has_nothing_in_between():
     np.testing.assert_array_equal(effects_of(Linear([1.0, 1.0]), X)["a"].grid, [0.0, 1.0])
 
 
-def test_a_model_fitted_without_names_is_given_none():
+def test_a_model_fitted_without_names_gets_arrays():
     X = pd.DataFrame(np.random.default_rng(0).uniform(0, 1, (30, 2)), columns=["a", "b"])
     model = Linear([1.0, 1.0], names=False)
     effects_of(model, X)

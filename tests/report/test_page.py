@@ -59,7 +59,7 @@ def test_the_numbers_on_the_page_are_the_models(page, one_feature):
     assert "2 rows had no price." in page
 
 
-def test_the_table_of_rows_holds_what_the_model_says_of_each(page, one_feature):
+def test_the_table_of_rows_holds_the_models_numbers(page, one_feature):
     X, y, robust, _ = one_feature
     head, *body = Table(page).rows
     assert head == [
@@ -177,7 +177,7 @@ def test_the_policy_allows_the_two_scripts_of_the_page_and_no_request(page):
     assert len(re.findall("'sha256-", scripts)) == 2
 
 
-def test_the_library_travels_compressed(page):
+def test_the_library_is_compressed(page):
     packed = re.search(r'id="library">(.*?)</script>', page)[1]
     assert b"plotly.js" in gzip.decompress(base64.b64decode(packed))[:200]
 
@@ -201,7 +201,7 @@ def test_ten_thousand_rows_stay_below_five_megabytes(table, invented):
     assert len([key for key in figures_of(html) if key.startswith("effect-")]) == 12
 
 
-def test_no_suspicious_row_is_said_plainly(table, invented):
+def test_a_page_without_flagged_rows_states_it(table, invented):
     X, y = table(30)
     html = report_html(invented(X, y), invented(X, y), X, y, target="price")
     assert "none of 30 rows is flagged" in header_of(html)
@@ -219,7 +219,7 @@ def test_far_outliers_do_not_flatten_the_figure_and_are_announced(table, invente
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
-def test_units_do_not_matter_to_the_page(table, invented, scale):
+def test_the_page_does_not_depend_on_units(table, invented, scale):
     X, y = table(40, target_scale=scale)
     X = X / scale
     html = report_html(invented(X, y, 2), invented(X, y), X, y, target="price")
@@ -283,7 +283,7 @@ def test_wrong_shapes_are_clear_errors(table, invented):
         report_html(model, None, X.assign(more=1.0), y, target="price")
 
 
-def test_the_file_is_written_whole_or_not_at_all(tmp_path, table, invented, monkeypatch):
+def test_the_file_is_written_completely_or_not_at_all(tmp_path, table, invented, monkeypatch):
     X, y = table(30)
     path = tmp_path / "report.html"
     path.write_text("before")
@@ -308,7 +308,7 @@ def test_a_missing_folder_is_a_clear_error(tmp_path, table, invented):
         write_report(tmp_path / "none" / "report.html", invented(X, y), None, X, y, target="price")
 
 
-def test_a_name_that_no_encoding_can_write_does_not_spoil_the_file(tmp_path, table, invented):
+def test_a_name_with_half_a_surrogate_pair_is_written(tmp_path, table, invented):
     X, y = table(30)
     write_report(tmp_path / "report.html", invented(X, y), None, X, y, target="price \ud800")
     assert "price ?" in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -336,7 +336,7 @@ def test_the_steps_of_a_robust_fit_are_listed(page, one_feature):
         assert f"step {i}</th><td>{shown}</td>" in page
 
 
-def test_the_flag_rule_stands_beside_the_flags(page):
+def test_the_flag_rule_is_beside_the_flags(page):
     listing = page[page.index('<section id="rows">') :]
     assert FLAG_RULE[1:] in listing[: listing.index("<table")]
 
@@ -350,7 +350,7 @@ def test_a_law_of_normal_noise_is_drawn_once(table, invented):
     assert "The noise is normal, without outliers." in html
 
 
-def test_a_weight_that_was_given_has_normal_intervals_and_a_law_for_flags_alone(table, invented):
+def test_a_given_weight_has_normal_intervals_and_a_law_that_only_flags(table, invented):
     X, y = table(30)
     model = invented(X, y, 2)
     model.weight = "imq"
@@ -360,7 +360,7 @@ def test_a_weight_that_was_given_has_normal_intervals_and_a_law_for_flags_alone(
     assert [trace["name"] for trace in figures_of(html)["law"]["data"]] == ["rows that are not flagged", "noise law"]
 
 
-def test_noise_that_differs_from_place_to_place_is_told(table, invented):
+def test_the_page_states_the_range_of_local_noise(table, invented):
     X, y = table(30)
     model = invented(X, y)
     assert "from place to place" not in report_html(model, None, X, y, target="price")
@@ -369,6 +369,6 @@ def test_noise_that_differs_from_place_to_place_is_told(table, invented):
     assert "its standard deviation is 0.25 to 0.75" in html
 
 
-def test_a_table_of_flagged_rows_alone_has_a_page(table, invented):
+def test_a_table_of_only_flagged_rows_has_a_page(table, invented):
     X, y = table(10)
     assert "All 10 flagged rows" in report_html(invented(X, y, 10), None, X, y, target="price")

@@ -41,7 +41,7 @@ def test_rows_lie_within_intervals_by_the_noise_law(one_feature):
     np.testing.assert_allclose(ordinary.half_width, 1.959964 * plain.loo_std_, rtol=1e-6)
 
 
-def test_the_variance_of_an_interval_is_right_where_a_row_has_less_noise_than_a_new_observation(table, invented):
+def test_intervals_of_rows_with_large_sample_weights_have_the_right_variance(table, invented):
     X, y = table(30)
     model = invented(X, y)
     model.noise_law_ = NoiseLaw.normal()
@@ -93,7 +93,7 @@ def test_the_table_lists_flagged_rows_and_fills_up_with_the_most_suspicious(n, f
     assert (np.diff(rows.probability[listed]) <= 0).all()
 
 
-def test_rows_of_the_same_probability_go_by_the_size_of_their_score():
+def test_rows_of_equal_probability_are_sorted_by_score():
     rows = replace(make_rows(30), probability=np.ones(30))
     np.testing.assert_array_equal(rows.by_suspicion, np.argsort(-np.abs(rows.score), kind="stable"))
 

@@ -59,12 +59,12 @@ def test_the_verdict_comes_first_and_its_numbers_are_the_models(one_feature):
 
 
 @pytest.mark.parametrize(
-    ("flagged", "said"),
+    ("flagged", "headline"),
     [(0, "none of 30 rows is flagged"), (1, "1 of 30 rows is flagged"), (2, "2 of 30 rows are flagged")],
 )
-def test_flags_are_counted_in_the_headline_and_explained_if_there_are_any(page_of, flagged, said):
+def test_flags_are_counted_in_the_headline_and_explained_if_there_are_any(page_of, flagged, headline):
     html = page_of(flagged=flagged)
-    assert headline_of(html) == f"No sign of trouble; {said}"
+    assert headline_of(html) == f"No sign of trouble; {headline}"
     assert ("Flagged means" in reasons_of(html)) == bool(flagged)
 
 
@@ -104,19 +104,19 @@ def test_a_fit_that_did_not_converge_is_not_to_be_relied_on(page_of):
     assert "No sign of trouble" not in html
 
 
-def test_an_ordinary_gp_that_did_not_converge_is_told_where_it_is_compared(page_of, invented):
+def test_the_comparison_reports_an_ordinary_gp_that_did_not_converge(page_of, invented):
     def stopped(X, y):
         model = invented(X, y)
         model.fit_report_.converged, model.fit_report_.message = False, "limit reached"
         return model
 
-    said = "The fit of the ordinary GP did not converge"
+    sentence = "The fit of the ordinary GP did not converge"
     html = page_of(plain=stopped)
     comparison = html[html.index('<section id="comparison">') :]
-    assert said in comparison[: comparison.index("</p>")]
+    assert sentence in comparison[: comparison.index("</p>")]
     assert "converged</th><td>yes</td><td>no: limit reached</td>" in html
     assert headline_of(html).startswith("No sign of trouble; ")
-    assert said not in page_of(plain=invented)
+    assert sentence not in page_of(plain=invented)
 
 
 def test_features_that_hardly_predict_are_a_reason_for_care(page_of):
@@ -143,7 +143,7 @@ def test_flagged_rows_do_not_count_against_the_features(page_of):
     assert "hardly predict price" in reasons_of(page_of(miss_the_first))
 
 
-def test_intervals_that_hold_too_few_rows_are_a_reason_for_care(page_of):
+def test_low_coverage_is_a_reason_for_care(page_of):
     def outside(count):
         def change(model, y):
             model.weight = "imq"  # its doubts are about the noise law, which has no part in the intervals
@@ -157,13 +157,13 @@ def test_intervals_that_hold_too_few_rows_are_a_reason_for_care(page_of):
     assert headline_of(page_of(outside(3))).startswith("No sign of trouble; ")  # by chance, of thirty
 
 
-def test_a_table_of_flagged_rows_alone_is_a_reason_for_care(page_of):
+def test_a_table_of_only_flagged_rows_is_a_reason_for_care(page_of):
     html = page_of(flagged=30)
     assert headline_of(html) == "Read this fit with care; 30 of 30 rows are flagged"
     assert "Every row is flagged, so no row is left to check the fit with." in reasons_of(html)
 
 
-def test_given_hyperparameters_are_not_said_to_have_converged(page_of):
+def test_given_hyperparameters_are_not_reported_as_converged(page_of):
     def give(model, y):
         model.fit_report_ = None
 

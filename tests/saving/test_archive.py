@@ -230,7 +230,7 @@ def test_an_older_format_names_the_version_that_reads_it(saved):
 
 
 @pytest.mark.parametrize("version", ["", "0", "-1", "one", "1.5", "²"])
-def test_a_version_that_is_none_is_a_clear_error(saved, version):
+def test_an_invalid_version_is_a_clear_error(saved, version):
     with pytest.raises(SavedModelError, match="damaged"):
         read_archive(rewritten(saved, lambda metadata, content: metadata.update(format_version=version)))
 

@@ -66,9 +66,9 @@ RBF = ("parts", 0, "parts", 0)
         (("parts",), None, "as its parts"),
         (("parts",), [1, 2], "must be described by"),
         (("parts", 0, "parts"), [], "as its parts"),
-        (("parts", 0, "parts", 0), {"same_as": ""}, "which is not there"),
-        (("parts", 0), {"same_as": "kernels.0"}, "which is not there"),
-        (("parts", 1), {"same_as": ["kernels.0"]}, "which is not there"),
+        (("parts", 0, "parts", 0), {"same_as": ""}, "which does not exist"),
+        (("parts", 0), {"same_as": "kernels.0"}, "which does not exist"),
+        (("parts", 1), {"same_as": ["kernels.0"]}, "which does not exist"),
         (("parts", 1), {"same_as": "kernels.0"}, "nothing in it uses the tensor 'kernels.1"),
         ((*RBF, "arguments"), None, "takes the arguments"),
         ((*RBF, "arguments"), {"ard_num_dims": 2}, "takes the arguments"),
@@ -83,7 +83,7 @@ RBF = ("parts", 0, "parts", 0)
         ((*RBF, "requires_grad", "raw_lengthscale"), 1, "true or false"),
         ((*RBF, "constraints"), {}, "a constraint is missing"),
         ((*RBF, "constraints"), [], "by name"),
-        ((*RBF, "constraints", "forward_constraint"), {"class": "Positive", "transform": None}, "none of its"),
+        ((*RBF, "constraints", "forward_constraint"), {"class": "Positive", "transform": None}, "does not belong"),
         ((*RBF, "constraints", "raw_lengthscale_constraint"), "Positive", "a class and a transform"),
         ((*RBF, "constraints", "raw_lengthscale_constraint", "class"), "eval", "'eval' is not one of"),
         ((*RBF, "constraints", "raw_lengthscale_constraint", "transform"), "os.system", "'os.system' is not one of"),
@@ -104,7 +104,7 @@ def test_nonsense_in_a_description_is_refused(path, value, message):
 
 
 @pytest.mark.parametrize("description", [None, [], "RBFKernel", {}, {"same_as": ""}, 1.5])
-def test_what_is_no_description_is_refused(description):
+def test_invalid_descriptions_are_refused(description):
     check_refused(description, {})
 
 
@@ -181,7 +181,7 @@ def test_nonsense_weights_are_refused(key, value):
         ("rows", 0),
     ],
 )
-def test_noise_laws_that_are_none_are_refused(key, value):
+def test_invalid_noise_laws_are_refused(key, value):
     zeros = torch.zeros(4, dtype=torch.float64)
     description, tensors = describe(LawWeight(NoiseLaw((0.7, 0.1, 0.05, 0.05), 0.1, 2.0), zeros, zeros + 1.0))
     description["arguments"][key] = value

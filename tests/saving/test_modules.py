@@ -444,9 +444,12 @@ def unsaveable():
         (kernels.AdditiveKernel(), r"AdditiveKernel does not have \[\] as its parts"),
         (
             CallableMean(lambda x: x[..., 0], data()[0]),
-            r"^the mean: CallableMean.*a function .* is code, and code is not",
+            r"^the mean: CallableMean.*your own functions .* are code, and code is not",
         ),
-        (Heteroskedastic(lambda x: x[..., 0]), r"^the weight: Heteroskedastic.*a function .* is code, and code is not"),
+        (
+            Heteroskedastic(lambda x: x[..., 0]),
+            r"^the weight: Heteroskedastic.*your own functions .* are code, and code is not",
+        ),
         (Product(Constant(), OneSided(OwnWeight(), "above")), r"^the weight's part weights.1.weight: OwnWeight"),
         (rcgp.weights.ThresholdWeight(1.0), r"^the weight: ThresholdWeight"),
         (nn.Linear(1, 1), r"neither a kernel nor a mean nor a weight"),

@@ -1,4 +1,4 @@
-"""Whatever is in a file, only a TableError or a result comes out."""
+"""Any bytes give a table or a TableError."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_almost_valid_csv(tmp_path, data):
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_the_same_walk_succeeds_on_a_good_file(tmp_path, delimiter):
+def test_a_good_file_passes_the_same_steps(tmp_path, delimiter):
     path = tmp_path / "a.csv"
     path.write_text("a,b,c\n1,2,red\n3,5,blue\n4,1,red\n".replace(",", delimiter))
     assert use(path) == 4  # two columns of numbers, refusing and dropping missing values

@@ -190,7 +190,7 @@ def test_numbers_with_a_unit_are_refused_with_advice(cell):
     refused(f"is {re.escape(repr(cell))}, which is not a number.*without its unit", table_of(cell, cell, "3"))
 
 
-def test_a_unit_that_cells_share_is_named():
+def test_a_shared_unit_is_named():
     cells = ["12 kg", "3.5 kg", "7kg", "9"]
     for options in ({}, {"missing": "drop"}, {"target": "x", "features": ["y"]}):
         refused("row 1 of column 'x' is '12 kg', which is not a number.*without its unit", table_of(*cells), **options)
@@ -232,7 +232,7 @@ def test_features_that_would_share_a_name_are_refused():
 # The choice of columns
 
 
-def test_a_column_that_does_not_exist_is_answered_with_similar_ones():
+def test_an_error_for_an_unknown_column_names_similar_ones():
     table = table_of(1, 2, Size=["1", "2"])
     refused(r"no column 'SIZE': did you mean 'Size'\? \(the columns are 'x', 'y', 'Size'\)", table, target="SIZE")
     refused("no column 'colour' .the columns are 'x', 'y', 'Size'", table, features=["x", "colour"])
@@ -482,7 +482,7 @@ def test_an_encoding_remembers_format_id_and_log():
             Encoding.from_json(encoding.to_json() | {field: value})
 
 
-def test_cells_that_are_no_numbers_count_as_missing_with_drop():
+def test_cells_that_are_not_numbers_count_as_missing_with_drop():
     table = table_of(1, "abc", 3, "inf", 5, when=["2024-01-01", "2024-01-02", "soon", "2024-01-04", "2024-01-05"])
     refused("row 2 of column 'x' is 'abc', which is not a number.*--missing drop", table)
     result, _ = encoded(table, missing="drop")

@@ -152,12 +152,12 @@ def test_a_bad_file_is_a_clear_sentence(name, written):
     ("content", "name"),
     [(PLAIN, "data.csv.gz"), (PLAIN, "data.parquet"), (b"PAR1", "data.pq"), (b"PAR1PAR1", "data.csv")],
 )
-def test_a_file_that_is_not_what_it_says_is_a_clear_error(content, name, written):
+def test_a_file_of_another_format_is_a_clear_error(content, name, written):
     with pytest.raises(TableError, match="or is damaged"):
         read_table(written(content, name))
 
 
-def test_paths_that_cannot_be_opened_say_why(tmp_path, monkeypatch, written):
+def test_errors_for_paths_that_cannot_be_opened_state_the_reason(tmp_path, monkeypatch, written):
     with pytest.raises(TableError, match="there is no file"):
         read_table(tmp_path / "nothing.csv")
     with pytest.raises(TableError, match="is a directory"):
@@ -179,7 +179,7 @@ def test_paths_that_cannot_be_opened_say_why(tmp_path, monkeypatch, written):
     [("gzip.decompress", gzip.compress(PLAIN.encode())), ("pyarrow.parquet.ParquetFile", b"PAR1PAR1")],
     ids=["gzip", "parquet"],  # compressed bytes have the time in them
 )
-def test_a_file_larger_than_the_memory_is_a_clear_error(place, content, written, monkeypatch):
+def test_a_file_larger_than_memory_is_a_clear_error(place, content, written, monkeypatch):
     def bomb(*arguments, **options):
         raise MemoryError
 
@@ -212,7 +212,7 @@ def test_an_index_in_parquet_is_a_column_only_if_it_has_a_name(tmp_path):
     assert list(unnamed.index) == list(named.index) == [1, 2]
 
 
-def test_a_column_called_after_a_field_of_another_is_read_by_itself(tmp_path):
+def test_a_column_named_like_a_nested_field_is_read(tmp_path):
     pq.write_table(pa.table({"a": [{"b": 1}], "a.b": [2.0]}), tmp_path / "dots.parquet")
     assert list(read_table(tmp_path / "dots.parquet")["a.b"]) == [2.0]
 

@@ -1,4 +1,4 @@
-"""What reproduces and judges: the paper's experiments, and the methods that rcgp is compared with.
+"""Reproduction and judgement: the paper's experiments, and the methods that rcgp is compared with.
 
 ``data``         data sets, contaminations and splits; know nothing of models.
 ``baselines``    ordinary, Student-t, mixture and winsorized GP, and BoTorch's relevance pursuit.

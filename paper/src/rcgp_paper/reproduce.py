@@ -34,7 +34,7 @@ __all__ = ["list_experiments", "run_and_render_all"]
 #: Failed runs of an experiment that are listed.
 _MOST_FAILURES = 10
 
-#: Seconds between lines of progress where there is no terminal.
+#: Seconds between lines of progress if standard error is not a terminal.
 _LINE_EVERY = 30.0
 
 #: The exit code if runs failed or lacked data; bad input has another.
@@ -72,13 +72,13 @@ def run_and_render_all(
     values = {"--protocol": protocol, "--splits": splits, "--quick": quick, "--methods": methods, "--redo": redo}
     given = [option for option, value in values.items() if value]
     if name == "report":
-        _print_notes([f"{option} means nothing to report" for option in given], console)
+        _print_notes([f"{option} has no effect on report" for option in given], console)
         page = _page_of_all(folder, console)
         if page is None:
             raise ValueError(f"there are no records in {str(folder)!r}: run 'rcgp reproduce all --quick' first")
         return page
     if redo is not None:
-        _print_notes([f"{option} means nothing with --redo" for option in given if option != "--redo"], console)
+        _print_notes([f"{option} has no effect with --redo" for option in given if option != "--redo"], console)
         _check_redo(names, folder, redo)
     else:
         if methods:
@@ -181,12 +181,12 @@ def _ignored(names: Sequence[str], options: Options, given: Sequence[str]) -> li
     if "--methods" in given:
         whole = [name for name in names if any("method" not in config for config in _configs(name, options))]
         if whole:
-            notices.append(f"--methods means nothing to {', '.join(whole)}")
+            notices.append(f"--methods has no effect on {', '.join(whole)}")
     if "--protocol" in given:
         other = next(protocol for protocol in PROTOCOLS if protocol != options.protocol)
         same = [name for name in names if _configs(name, options) == _configs(name, replace(options, protocol=other))]
         if same:
-            notices.append(f"--protocol means nothing to {', '.join(same)}")
+            notices.append(f"--protocol has no effect on {', '.join(same)}")
     if "--splits" in given:
         fewer: dict[int, list[str]] = {}
         for name in names:
@@ -238,8 +238,8 @@ def _check_redo(names: Sequence[str], folder: Path, redo: str) -> None:
 
 @contextmanager
 def _progress(experiment: Experiment, console: Console) -> Iterator[Report]:
-    """A bar with the time left; a line now and then where standard error is not a terminal."""
-    # Rich alone takes a log for a terminal where FORCE_COLOR is set, as in some CI.
+    """A bar with the time left; a line every half minute if standard error is not a terminal."""
+    # Rich treats a log as a terminal if FORCE_COLOR is set, as in some CI.
     if not (console.is_interactive and console.file.isatty()):
         yield _lines(experiment, console)
         return

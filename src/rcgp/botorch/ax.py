@@ -78,7 +78,7 @@ def generation_strategy(
     Args:
         weight: name of a weight, see :class:`SingleTaskRCGP`.
         botorch_acqf_class: acquisition function. Default: Ax's choice.
-        options: those of ``client.configure_generation_strategy`` but ``method``: ``initialization_budget``, ...
+        options: as in ``client.configure_generation_strategy``, except ``method``: ``initialization_budget``, ...
     """
     if "method" in options:
         raise TypeError("generation_strategy has no method: it is the robust model")
@@ -89,7 +89,7 @@ def generation_strategy(
 
 
 def model_config(weight: str = "learned") -> ModelConfig:
-    """The robust model for the ``SurrogateSpec`` of a generation strategy of one's own.
+    """The robust model for the ``SurrogateSpec`` of your own generation strategy.
 
     Args:
         weight: name of a weight, see :class:`SingleTaskRCGP`.
@@ -145,7 +145,7 @@ def outlier_probability(client: Client) -> Any:
     for metric, rows in probabilities.items():
         observed = frame[metric].notna()  # Ax's data sets have no row for a trial without the metric
         if int(observed.sum()) != len(rows):
-            raise UserInputError(f"metric {metric!r} has {observed.sum()} observations, of which Ax uses {len(rows)}")
+            raise UserInputError(f"metric {metric!r} has {observed.sum()} observations, but Ax uses {len(rows)}")
         frame.loc[observed, metric] = rows.cpu().numpy()
     return frame
 

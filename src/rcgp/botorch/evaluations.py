@@ -42,7 +42,7 @@ class Box:
 
         Raises:
             TypeError: if bounds are of another type.
-            ValueError: if there are none, or one is not finite or not low < high.
+            ValueError: if bounds are empty, or one is not finite or not low < high.
         """
         if isinstance(bounds, Mapping):
             for name in bounds:
@@ -74,9 +74,8 @@ class Box:
 
     def from_unit(self, point: Tensor) -> Parameters:
         """The parameters at a point of the unit cube."""
-        values = (low + u * (high - low) for u, (low, high) in zip(point.tolist(), self.pairs, strict=True))
-        # Rounding must not lead out of the box.
-        return self._point([min(max(value, low), high) for value, (low, high) in zip(values, self.pairs, strict=True)])
+        low, high = torch.tensor(self.pairs, dtype=torch.double).mT
+        return self._point((low + point * (high - low)).clamp(low, high).tolist())  # rounding may leave the box
 
     def to_unit(self, points: Sequence[Parameters]) -> Tensor:
         """Points of the unit cube, ``n x d``, in double precision."""
@@ -103,7 +102,7 @@ class Box:
             raise ValueError(f"a point must have {self.dimension} values, got {content!r}")
         for value, (low, high) in zip(content, self.pairs, strict=True):
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise ValueError(f"{value!r} is no number from {low:g} to {high:g}")
+                raise ValueError(f"{value!r} is not a number from {low:g} to {high:g}")
         return self._point([float(value) for value in content])
 
     def _point(self, values: list[float]) -> Parameters:
@@ -118,9 +117,9 @@ class Evaluation:
         number: counts from 1.
         x: argument of the objective.
         value: value of the objective; ``None`` if the evaluation failed.
-        reason: reason of a failure, else empty.
+        reason: why it failed, else empty.
         seconds: duration.
-        weight: weight of the value in the model, from 0 to 1; ``None``, like all below, without a value or a model.
+        weight: weight of the value in the model, from 0 to 1. This and all below are ``None`` without a value or model.
         outlier_probability: probability that the value is an outlier.
         expected: prediction from all other evaluations.
         deviation: standard deviation of the prediction.
@@ -169,7 +168,9 @@ class OptimisationResult:
         return tuple(e for e in self.evaluations if e.value is None)
 
     def __str__(self) -> str:
-        return "\n".join([*self._best(), *self._flagged(), *self._failures()])
+        failures = [f"  {e.number}  {_printable(e.reason)}" for e in self.failed]
+        title = [f"{_counted(len(failures), 'failed ')}:"] if failures else []
+        return "\n".join([*self._best(), *self._flagged(), *title, *failures])
 
     def _best(self) -> list[str]:
         count = _counted(len(self.evaluations))
@@ -192,12 +193,6 @@ class OptimisationResult:
             expected = f"{e.expected:.4g} ± {e.deviation:.2g}"
             lines.append([f"  {e.number}", f"{e.value:.4g}", expected, f"{e.outlier_probability:.3g}", *numbers])
         return [f"{_counted(len(self.outliers), 'outlying ')}, by the predictions from all others:", *_aligned(lines)]
-
-    def _failures(self) -> list[str]:
-        if not self.failed:
-            return []
-        lines = [f"  {e.number}  {_printable(e.reason)}" for e in self.failed]
-        return [f"{_counted(len(self.failed), 'failed ')}:", *lines]
 
 
 def _named(x: Parameters) -> list[tuple[str, float]]:

@@ -125,7 +125,7 @@ def fit_for_botorch(
     Args:
         model: the model.
         mll: the objective, returned in evaluation mode.
-        kwargs: those of ``fit_gpytorch_mll``: ``optimizer``, ``optimizer_kwargs``, ``closure``, ``max_attempts`` ...
+        kwargs: as for ``fit_gpytorch_mll``: ``optimizer``, ``optimizer_kwargs``, ``closure``, ``max_attempts`` ...
 
     Raises:
         ModelFittingError: if the fit fails. The model is unchanged.
@@ -151,8 +151,9 @@ def _fit(
     elif model.weight is None:
         model.law = model.prior_law()
         _maximise_score(model, mll, asked)
-    elif separable and set(asked) <= {"optimizer_kwargs"} and not _options_beside_iterations(asked):
-        return _fit_by_score(model, asked.get("optimizer_kwargs", {}).get("options", {}).get("maxiter", max_iterations))
+    elif separable and _only_iterations(asked):
+        asked_iterations = asked.get("optimizer_kwargs", {}).get("options", {}).get("maxiter", max_iterations)
+        return _fit_by_score(model, asked_iterations)
     else:
         _maximise_score(model, mll, asked)
     return []
@@ -162,16 +163,15 @@ def _learn_laws(
     model: SingleTaskRCGP, mll: gpytorch.mlls.MarginalLogLikelihood, max_iterations: int, asked: dict[str, Any]
 ) -> list[FitReport]:
     """Fit each model of the batch robustly; BoTorch refits those with normal noise."""
-    indices = _indices(model)
-    singles = [_take_out(model, index) for index in indices]
-    reports = [fit_robust(single, local_noise=False, max_iterations=max_iterations) for single in singles]
+    singles = _take_out_all(model)
+    reports = [fit_robust(single, local_noise=False, max_iterations=max_iterations) for single in singles.values()]
     model.law = model.prior_law()
     model.law[..., :-1] = 0.0  # normal
     model.law[..., 0] = 1.0
     if any(report.law.is_normal for report in reports):
         _fit_fallback(mll, **asked)
         mll.eval()
-    for index, single, report in zip(indices, singles, reports, strict=True):
+    for (index, single), report in zip(singles.items(), reports, strict=True):
         if not report.law.is_normal:
             _write_back(model, index, single)
             law, spread = report.law, robust_spread(single.residual())
@@ -181,10 +181,9 @@ def _learn_laws(
 
 def _fit_by_score(model: SingleTaskRCGP, max_iterations: int) -> list[FitReport]:
     """Maximise the paper's leave-one-out objective of each model of the batch."""
-    indices = _indices(model)
-    singles = [_take_out(model, index) for index in indices]
-    reports = [fit_one(single, max_iterations=max_iterations) for single in singles]
-    for index, single in zip(indices, singles, strict=True):
+    singles = _take_out_all(model)
+    reports = [fit_one(single, max_iterations=max_iterations) for single in singles.values()]
+    for index, single in singles.items():
         _write_back(model, index, single)
     return reports
 
@@ -215,14 +214,11 @@ def _restored_on_error(model: SingleTaskRCGP) -> Iterator[None]:
         raise
 
 
-def _indices(model: SingleTaskRCGP) -> list[Index]:
-    return list(product(*(range(size) for size in model._aug_batch_shape)))
-
-
-def _options_beside_iterations(asked: dict[str, Any]) -> bool:
-    """Whether BoTorch's optimiser has other options than a number of iterations."""
+def _only_iterations(asked: dict[str, Any]) -> bool:
+    """Whether BoTorch's options ask for at most a number of iterations."""
     kwargs = asked.get("optimizer_kwargs", {})
-    return bool(set(kwargs) - {"options"}) or bool(set(kwargs.get("options", {})) - {"maxiter"})
+    options = kwargs.get("options", {})
+    return set(asked) <= {"optimizer_kwargs"} and set(kwargs) <= {"options"} and set(options) <= {"maxiter"}
 
 
 def _is_separable(model: SingleTaskRCGP) -> bool:
@@ -233,6 +229,11 @@ def _is_separable(model: SingleTaskRCGP) -> bool:
     transform = getattr(model, "input_transform", None)
     learned = [] if transform is None else [p for p in transform.parameters() if p.requires_grad]
     return all(is_batched(module, batch) for module in modules) and not shared and not learned
+
+
+def _take_out_all(model: SingleTaskRCGP) -> dict[Index, RCGP]:
+    """Each model of a batch, by its index."""
+    return {index: _take_out(model, index) for index in product(*map(range, model._aug_batch_shape))}
 
 
 def _take_out(batch: SingleTaskRCGP, index: Index) -> RCGP:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from rcgp.botorch.evaluations import Box, Evaluation, OptimisationResult, Parameters
-from rcgp.botorch.suggesting import Belief, believe, first_point, next_point
+from rcgp.botorch.suggesting import Surrogate, fit_surrogate, next_point, sobol_point
 from rcgp.botorch.trace import Trace
 from rcgp.training.status_line import StatusLine
 
@@ -30,8 +30,8 @@ Progress = Callable[[int, float], None]
 # Characters of an error's message that a reason keeps.
 _LONGEST = 500
 
-# Least number of failed evaluations before the objective is blamed.
-_HOPE = 5
+# Fewest failed evaluations before the objective is blamed.
+_FEWEST_FAILURES = 5
 
 
 class EvaluationError(Exception):
@@ -52,7 +52,7 @@ def optimise(
     trace: str | os.PathLike[str] | None = None,
     progress: bool | Progress = True,
 ) -> OptimisationResult:
-    """Minimise or maximise a function that is expensive, noisy, and now and then wrong.
+    """Minimise or maximise a function that is expensive, noisy, and sometimes wrong.
 
     The first points fill the box (a scrambled Sobol sequence). Each later one maximises log noisy expected improvement
     under :class:`SingleTaskRCGP`. The same seed and values give the same points.
@@ -97,48 +97,48 @@ def optimise(
             if number in kept.finished:
                 continue
             before = [kept.finished[k] for k in range(1, number)]
-            _check_hope(before, kept.initial)
+            _check_failures(before, kept.initial)
             x = kept.started.get(number)
             if x is None:
                 x = _propose(before, number, kept, report)
             kept.start(number, x)
             kept.finish(_evaluate(objective, number, x))
         evaluations = [kept.finished[number] for number in sorted(kept.finished)]
-        belief = _belief(evaluations, kept)
-        report(len(evaluations), _best_value(belief, kept))
-    return _result(evaluations, belief, kept)
+        surrogate = _surrogate(evaluations, kept)
+        report(len(evaluations), _best_value(surrogate, kept))
+    return _result(evaluations, surrogate, kept)
 
 
 def _propose(before: Sequence[Evaluation], number: int, kept: Trace, report: Progress) -> Parameters:
     """The parameters of an evaluation, given those before it."""
-    belief = None if number <= kept.initial else _belief(before, kept)
-    report(len(before), _best_value(belief, kept))
-    if belief is None:
-        return kept.box.from_unit(first_point(kept.box.dimension, number, kept.seed))
+    surrogate = None if number <= kept.initial else _surrogate(before, kept)
+    report(len(before), _best_value(surrogate, kept))
+    if surrogate is None:
+        return kept.box.from_unit(sobol_point(kept.box.dimension, number, kept.seed))
     failed = kept.box.to_unit([e.x for e in before if e.value is None])
-    return kept.box.from_unit(next_point(belief, failed, number, kept.seed))
+    return kept.box.from_unit(next_point(surrogate, failed, number, kept.seed))
 
 
-def _check_hope(before: Sequence[Evaluation], initial: int) -> None:
+def _check_failures(before: Sequence[Evaluation], initial: int) -> None:
     """Raise if every evaluation so far failed with the same error."""
-    if len(before) < max(initial, _HOPE) or any(e.value is not None for e in before):
+    if len(before) < max(initial, _FEWEST_FAILURES) or any(e.value is not None for e in before):
         return
     reasons = {e.reason for e in before}
     if len(reasons) == 1:
         raise EvaluationError(
-            f"all of the first {len(before)} evaluations failed for the same reason: {reasons.pop()}; mend that and "
-            "begin anew, with a new trace if there is one"
+            f"all of the first {len(before)} evaluations failed for the same reason: {reasons.pop()}; fix it and "
+            "start again, with a new trace if there is one"
         )
 
 
 def _evaluate(objective: Callable[[Any], Any], number: int, x: Parameters) -> Evaluation:
-    """Evaluate an objective; it fails with an exception or a value that is no finite number."""
+    """Evaluate an objective; it fails by raising an exception or returning no finite number."""
     began = time.perf_counter()
     value, reason = None, ""
     try:
         value = _number(objective(x.copy()))  # which it may change
     except EvaluationError as error:
-        reason = str(error) or "it has no value"
+        reason = str(error) or "it returned no value"
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
     return Evaluation(number, x, value, reason[:_LONGEST], time.perf_counter() - began)
@@ -155,32 +155,33 @@ def _number(returned: Any) -> float:
     return value
 
 
-def _belief(evaluations: Sequence[Evaluation], kept: Trace) -> Belief | None:
+def _surrogate(evaluations: Sequence[Evaluation], kept: Trace) -> Surrogate | None:
     """The model fitted to all values, with larger ones better."""
     good = [e for e in evaluations if e.value is not None]
     y = torch.tensor([e.value for e in good], dtype=torch.double)
-    return believe(kept.box.to_unit([e.x for e in good]), y if kept.maximise else -y)
+    return fit_surrogate(kept.box.to_unit([e.x for e in good]), y if kept.maximise else -y)
 
 
-def _best_value(belief: Belief | None, kept: Trace) -> float:
-    return math.nan if belief is None else float(belief.mean[belief.best]) * (1.0 if kept.maximise else -1.0)
+def _best_value(surrogate: Surrogate | None, kept: Trace) -> float:
+    return math.nan if surrogate is None else float(surrogate.mean[surrogate.best]) * (1.0 if kept.maximise else -1.0)
 
 
-def _result(evaluations: list[Evaluation], belief: Belief | None, kept: Trace) -> OptimisationResult:
+def _result(evaluations: list[Evaluation], surrogate: Surrogate | None, kept: Trace) -> OptimisationResult:
     sign = 1.0 if kept.maximise else -1.0
     good = [e for e in evaluations if e.value is not None]
-    if belief is None:
+    if surrogate is None:
         best = max(good, key=lambda e: sign * (e.value or 0.0), default=None)
         value, deviation = (None if best is None else best.value), None
     else:
-        best, value, deviation = good[belief.best], _best_value(belief, kept), float(belief.deviation[belief.best])
+        chosen = surrogate.best
+        best, value, deviation = good[chosen], _best_value(surrogate, kept), float(surrogate.deviation[chosen])
         for i, e in enumerate(good):
             evaluations[evaluations.index(e)] = replace(
                 e,
-                weight=float(belief.weight[i]),
-                outlier_probability=float(belief.outlier_probability[i]),
-                expected=sign * float(belief.expected[i]),
-                deviation=float(belief.expected_deviation[i]),
+                weight=float(surrogate.weight[i]),
+                outlier_probability=float(surrogate.outlier_probability[i]),
+                expected=sign * float(surrogate.expected[i]),
+                deviation=float(surrogate.expected_deviation[i]),
             )
     x, number = (None, None) if best is None else (best.x, best.number)
     return OptimisationResult(x, value, deviation, number, tuple(evaluations), kept.maximise)

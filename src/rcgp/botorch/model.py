@@ -31,17 +31,9 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
+from rcgp.botorch import validation
 from rcgp.botorch.defaults import RobustStandardize, default_kernel
 from rcgp.botorch.training_data import TrainingDataModel
-from rcgp.botorch.validation import (
-    WEIGHTS,
-    check_fixed_noise,
-    check_likelihood,
-    check_outputs,
-    check_test_inputs,
-    check_training_data,
-    check_weight,
-)
 from rcgp.botorch.weighing import Weighed, law_parts, weigh
 from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
@@ -84,7 +76,7 @@ class SingleTaskRCGP(TrainingDataModel):
         InputDataError: for NaN or infinite values, naming argument, row and column.
         BotorchTensorDimensionError: for inconsistent shapes.
         TypeError: for a likelihood of another kind.
-        ValueError: for a likelihood that learns noise beside a known one, and an unknown weight.
+        ValueError: for a likelihood that learns noise in addition to known noise, and an unknown weight.
     """
 
     def __init__(
@@ -99,9 +91,9 @@ class SingleTaskRCGP(TrainingDataModel):
         input_transform: InputTransform | None = None,
         weight: str | WeightFunction = "learned",
     ) -> None:
-        check_weight(weight)
-        check_likelihood(likelihood)
-        check_training_data(train_X, train_Y, train_Yvar)
+        weight_function = validation.check_weight(weight)
+        validation.check_likelihood(likelihood)
+        validation.check_training_data(train_X, train_Y, train_Yvar)
         self._validate_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
         super().__init__()
         if outcome_transform == DEFAULT:
@@ -111,7 +103,7 @@ class SingleTaskRCGP(TrainingDataModel):
         if outcome_transform is not None:
             outcome_transform.train()
             train_Y, train_Yvar = outcome_transform(Y=train_Y, Yvar=train_Yvar, X=transformed_X)
-            check_training_data(transformed_X, train_Y, train_Yvar, after=" after the transforms")
+            validation.check_training_data(transformed_X, train_Y, train_Yvar, after=" after the transforms")
         self._set_dimensions(train_X=train_X, train_Y=train_Y)
         train_X, train_Y, train_Yvar = self._transform_tensor_args(X=train_X, Y=train_Y, Yvar=train_Yvar)
         batch = self._aug_batch_shape
@@ -120,15 +112,14 @@ class SingleTaskRCGP(TrainingDataModel):
             likelihood = get_gaussian_likelihood_with_lognormal_prior(batch_shape=batch)
         elif likelihood is None:
             likelihood = FixedNoiseGaussianLikelihood(noise=train_Yvar, batch_shape=batch)
-        check_fixed_noise(likelihood, self.train_targets)
+        validation.check_fixed_noise(likelihood, self.train_targets)
         self.likelihood = likelihood
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch) if mean_module is None else mean_module
         if covar_module is None:
             covar_module = default_kernel(transformed_X.shape[-1], batch)
         self.covar_module = covar_module
         #: The weight function; ``None`` if the noise law is learned.
-        make = WEIGHTS[weight] if isinstance(weight, str) else lambda: weight
-        self.weight = None if make is None else make()
+        self.weight = weight_function
         if self.weight is None:
             self.register_buffer("law", self.prior_law())
         if outcome_transform is not None:
@@ -149,7 +140,7 @@ class SingleTaskRCGP(TrainingDataModel):
             training_data: inputs, observations and, if known, noise variances.
             weight: as in the constructor; in Ax, an entry of ``model_options``.
         """
-        check_weight(weight)
+        validation.check_weight(weight)
         return {**super().construct_inputs(training_data), "weight": weight}
 
     def prior_law(self) -> Tensor:
@@ -175,15 +166,15 @@ class SingleTaskRCGP(TrainingDataModel):
         Args:
             X: the inputs.
             output_indices: the outputs. Default: all.
-            observation_noise: add the noise variance of inliers, σ² or, with a learned law, that of the law; or these
-                variances.
+            observation_noise: whether to add the noise variance of inliers: σ², or with a learned law the law's. A
+                tensor gives the variances.
             posterior_transform: applied to the result.
         """
         if isinstance(observation_noise, Tensor) and output_indices:
             first = output_indices[0]  # a ModelListGP asks for all outputs, counted over all its models
             if list(output_indices) == list(range(first, first + self.num_outputs)):
                 output_indices = None
-        check_outputs(output_indices, self.num_outputs, "output_indices")
+        validation.check_outputs(output_indices, self.num_outputs, "output_indices")
         if output_indices is None or self.num_outputs == 1:
             return super().posterior(X, None, observation_noise, posterior_transform)
         if isinstance(observation_noise, Tensor) and observation_noise.shape[-1] == self.num_outputs:
@@ -205,7 +196,7 @@ class SingleTaskRCGP(TrainingDataModel):
         if self.training:
             known = torch.equal(X, self.train_inputs[0])
             return self._prior(self.training_inputs() if known else self.transform_inputs(X))
-        mean, covariance = self._posterior_process().joint(check_test_inputs(X, self.train_inputs[0]))
+        mean, covariance = self._posterior_process().joint(validation.check_test_inputs(X, self.train_inputs[0]))
         return MultivariateNormal(mean, to_linear_operator(covariance))
 
     def given_data(self) -> tuple[Tensor, ExactPosterior]:
@@ -306,7 +297,7 @@ class SingleTaskRCGP(TrainingDataModel):
         return fit_for_botorch(self, mll, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state; that of a ``SingleTaskGP``, which has no noise law and no output scale, loads, too."""
+        """Load a state, also of a ``SingleTaskGP``, which has neither a noise law nor an output scale."""
         if self.weight is None:
             state_dict.setdefault(f"{prefix}law", self.law)
         kernel, at = self.covar_module, f"{prefix}covar_module."
@@ -340,7 +331,7 @@ def _frozen(module: Any) -> Any:
 
 def _draw(model: SingleTaskRCGP, *, sample_shape: torch.Size, prior_sampler: Any, update_strategy: Any) -> MatheronPath:
     """Draws of shape ``sample_shape x ...``: see ``botorch.sampling.pathwise.draw_matheron_paths``."""
-    model.eval()  # as posterior does: or the transforms would learn from the draws
+    model.eval()  # as posterior does; otherwise transforms would learn from the draws
     with delattr_ctx(model, "outcome_transform"):  # it applies to the sum only
         prior_paths = prior_sampler(model=model, sample_shape=sample_shape)
     update_paths = update_strategy(model=model, sample_values=prior_paths.forward(model.train_inputs[0]))

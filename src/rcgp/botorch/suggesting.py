@@ -30,10 +30,10 @@ from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.training import FitError
 from rcgp.weights.noise_law import FLAGGED
 
-__all__ = ["Belief", "believe", "first_point", "next_point"]
+__all__ = ["Surrogate", "fit_surrogate", "next_point", "sobol_point"]
 
 # Samples of the posterior; points at which the acquisition function is evaluated, and from which it is maximised.
-_SAMPLES, _LOOKS, _CLIMBS = 128, 256, 6
+_SAMPLES, _RAW_SAMPLES, _RESTARTS = 128, 256, 6
 
 # Half the side of the cube around a failed evaluation in which no other is made, in units of the box.
 _APART = 1e-3
@@ -49,7 +49,7 @@ _NUMERICAL_ERRORS = (NotPositiveDefiniteError, NotPSDError, NanError, torch.lina
 
 
 @dataclass(frozen=True)
-class Belief:
+class Surrogate:
     """The model fitted to the evaluations with values; larger is better.
 
     Attributes:
@@ -76,11 +76,11 @@ class Belief:
         return int(torch.where(good | ~good.any(), self.mean, -torch.inf).argmax())
 
 
-def believe(X: Tensor, y: Tensor) -> Belief | None:
-    """Fit the model to evaluations, ``n x d`` and ``n``; None if they are fewer than two or the fit fails."""
+def fit_surrogate(X: Tensor, y: Tensor) -> Surrogate | None:
+    """Fit the model to evaluations, ``n x d`` and ``n``; None if there are fewer than two or the fit fails."""
     if len(y) < 2:
         return None
-    # Values may have any units: only rounding errors are no scale.
+    # Values may have any units: a scale is too small only if it is a rounding error.
     standard = RobustStandardize(m=1, min_stdv=max(_ROUNDING * float(y.abs().median()), torch.finfo(y.dtype).tiny))
     targets = standard(y.unsqueeze(-1))[0].clamp(-_HUGE, _HUGE)
     model = SingleTaskRCGP(X, targets, outcome_transform=None)
@@ -93,7 +93,7 @@ def believe(X: Tensor, y: Tensor) -> Belief | None:
         posterior, left_out = model.posterior(X), model.latent_leave_one_out()
         mean, variance = standard.untransform(posterior.mean, posterior.variance)
         expected, expected_variance = standard.untransform(left_out.mean.unsqueeze(-1), left_out.variance.unsqueeze(-1))
-        return Belief(
+        return Surrogate(
             model=model,
             X=X,
             mean=mean.squeeze(-1),
@@ -105,53 +105,53 @@ def believe(X: Tensor, y: Tensor) -> Belief | None:
         )
 
 
-def first_point(dimension: int, number: int, seed: int) -> Tensor:
+def sobol_point(dimension: int, number: int, seed: int) -> Tensor:
     """The point of that number, from 1, in a scrambled Sobol sequence."""
     sequence = torch.quasirandom.SobolEngine(dimension, True, seed)  # type: ignore[no-untyped-call]
     return sequence.draw(number, dtype=torch.double)[-1]
 
 
-def next_point(belief: Belief, failed: Tensor, number: int, seed: int) -> Tensor:
+def next_point(surrogate: Surrogate, failed: Tensor, number: int, seed: int) -> Tensor:
     """The point that maximises log noisy expected improvement.
 
     The best value so far is not an observation but unknown, like f itself, so a lucky outlier cannot pass for it.
 
     Args:
-        belief: the model and its data.
+        surrogate: the model and its data.
         failed: ``k x d`` points where evaluations failed. The acquisition function treats them as pending, and no point
             is proposed next to them.
         number: number of the evaluation, from 1.
         seed: seed of the optimisation.
 
     Returns:
-        A point of the unit cube; that of the Sobol sequence if the acquisition function proposes none.
+        A point of the unit cube; the next Sobol point if the acquisition function proposes none.
     """
     own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     try:
         with manual_seed(own), _quiet():
-            candidates = _candidates(belief, failed, own)
+            candidates = _candidates(surrogate, failed, own)
     except _NUMERICAL_ERRORS:
-        candidates = belief.X[:0]
+        candidates = surrogate.X[:0]
     for point in candidates:
         if not len(failed) or bool(((failed - point).abs().amax(dim=-1) > _APART).all()):
             return point  # type: ignore[no-any-return]
-    return first_point(belief.X.shape[-1], number, seed)
+    return sobol_point(surrogate.X.shape[-1], number, seed)
 
 
-def _candidates(belief: Belief, failed: Tensor, seed: int) -> Tensor:
+def _candidates(surrogate: Surrogate, failed: Tensor, seed: int) -> Tensor:
     """Local maxima of the acquisition function, ``k x d``, the best first."""
     acquisition = qLogNoisyExpectedImprovement(
-        belief.model,
-        X_baseline=belief.X,
+        surrogate.model,
+        X_baseline=surrogate.X,
         X_pending=failed if len(failed) else None,
         sampler=SobolQMCNormalSampler(torch.Size([_SAMPLES]), seed=seed),
     )
     points, values = optimize_acqf(
         acquisition,
-        torch.stack([torch.zeros_like(belief.X[0]), torch.ones_like(belief.X[0])]),
+        torch.stack([torch.zeros_like(surrogate.X[0]), torch.ones_like(surrogate.X[0])]),
         q=1,
-        num_restarts=_CLIMBS,
-        raw_samples=_LOOKS,
+        num_restarts=_RESTARTS,
+        raw_samples=_RAW_SAMPLES,
         options={"sample_around_best": True},
         return_best_only=False,
         retry_on_optimization_warning=False,  # a search that ends on a plateau is as good as others

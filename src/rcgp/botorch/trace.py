@@ -7,22 +7,16 @@ Any other unreadable line means damage, possibly lost evaluations, and the file 
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
 import secrets
+from contextlib import ExitStack
 from typing import IO, Any
 
 from rcgp.botorch.evaluations import Box, Evaluation, Parameters
-from rcgp.saving import check_writable
-
-try:
-    from fcntl import LOCK_EX, LOCK_NB, flock
-
-    _HAS_LOCKS = True
-except ImportError:  # Windows
-    _HAS_LOCKS = False
+from rcgp.saving.archive import check_writable, own_version
+from rcgp.saving.json_lines import append_line, hold, parse_line
 
 __all__ = ["Trace"]
 
@@ -31,12 +25,12 @@ _BEGINS = b'{"rcgp_trace": '
 
 
 class Trace:
-    """The evaluations of one optimisation, kept in a file if there is one; a context manager.
+    """The evaluations of one optimisation, written to a file if a path is given; a context manager.
 
-    While open the file is locked against other processes, if the system has locks. A lock ends with its process.
+    While open, a file ``….lock`` next to it locks out other processes.
 
     Args:
-        path: the file, created if missing; ``None`` to keep nothing. An existing file must have the other arguments.
+        path: the file, created if missing; ``None`` for no file. An existing file must agree with the other arguments.
         box: the search space.
         maximise: whether values are maximised.
         seed: random seed. Default: the file's, or one drawn at random.
@@ -44,13 +38,13 @@ class Trace:
             at least 5.
 
     Attributes:
-        box, maximise, seed, initial: those of the optimisation.
+        box, maximise, seed, initial: as given, or from the file.
         started: parameters of each evaluation that has started, by number.
         finished: each evaluation that has ended, by number.
 
     Raises:
-        ValueError: if the file cannot be written, belongs to another optimisation, is no trace, is damaged (naming the
-            line) or is in use.
+        ValueError: if the file cannot be written, belongs to another optimisation, is not a trace, is damaged (naming
+            the line) or is in use.
     """
 
     def __init__(
@@ -63,27 +57,26 @@ class Trace:
         self.started: dict[int, Parameters] = {}
         self.finished: dict[int, Evaluation] = {}
         self._path = None if path is None else os.fspath(path)
+        self._held = ExitStack()
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Trace:
         if self._path is None:
             return self
-        try:
-            check_writable(self._path)
-            self._file = open(self._path, "ab+")
-        except OSError as error:
-            raise ValueError(f"trace {self._path!r} cannot be written: {error.strerror or error}") from error
-        try:
-            self._lock(self._file)  # the file itself is only appended to, never replaced, and can carry the lock
+        busy = f"trace {self._path!r} is in use by another optimisation: wait for its end, or give another file"
+        with ExitStack() as held:
+            try:
+                check_writable(self._path)
+                held.enter_context(hold(os.path.realpath(self._path) + ".lock", busy))
+                self._file = held.enter_context(open(self._path, "ab+"))
+            except OSError as error:
+                raise ValueError(f"trace {self._path!r} cannot be written: {error.strerror or error}") from error
             self._read_or_begin(self._file)
-        except BaseException:
-            self._file.close()
-            raise
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._held.close()
 
     def start(self, number: int, x: Parameters) -> None:
         """Record that an evaluation starts."""
@@ -104,46 +97,33 @@ class Trace:
             }
         )
 
-    def _lock(self, file: IO[bytes]) -> None:
-        if not _HAS_LOCKS:
-            return
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"trace {self._path!r} is in use by another optimisation: wait for its end, or give another file"
-            ) from None
-        except OSError:  # some network folders have no locks
-            pass
-
     def _read_or_begin(self, file: IO[bytes]) -> None:
         file.seek(0)
-        content = file.read()
-        lines = content.splitlines(keepends=True)
+        lines = file.read().splitlines(keepends=True)
         torn = lines.pop() if lines and _cut_short(lines[-1], first=len(lines) == 1) else b""
         if lines:
             self._read_header(lines[0])
         for i, line in enumerate(lines[1:], start=2):
             try:
-                self._read_event(_parsed(line))
+                self._read_event(parse_line(line))
             except (KeyError, OverflowError, TypeError, ValueError) as error:
                 why = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
                 raise ValueError(
-                    f"trace {self._path!r} is damaged in line {i}: {why}; mend that line, or give a new file"
+                    f"trace {self._path!r} is damaged in line {i}: {why}; repair that line, or give a new file"
                 ) from None
         if torn:  # only now: a refused file stays as it was
-            file.truncate(len(content) - len(torn))
+            file.truncate(sum(map(len, lines)))
         if not lines:
             own = {"seed": self.seed, "initial": self.initial}
-            self._append({"rcgp_trace": _FORMAT, "version": _version(), **self._given, **own})
+            self._append({"rcgp_trace": _FORMAT, "version": own_version(), **self._given, **own})
 
     def _read_header(self, line: bytes) -> None:
-        header = _parsed(line)
+        header = parse_line(line)
         known = isinstance(header, dict) and header.get("rcgp_trace") == _FORMAT
         if not known or not all(_is_count(header.get(name)) for name in ("seed", "initial")):
             raise ValueError(f"trace {self._path!r} is a file of another kind, or of another version; give a new name")
         for name, value in self._given.items():
-            # Compared as text: equal dictionaries may differ in order, which is that of the vectors.
+            # Compared as text: dictionaries in another order are equal, but the order is that of the vectors.
             if value is not None and json.dumps(value) != json.dumps(header.get(name)):
                 raise ValueError(
                     f"trace {self._path!r} is of another optimisation: its {name} is {json.dumps(header.get(name))} "
@@ -153,67 +133,44 @@ class Trace:
 
     def _read_event(self, content: Any) -> None:
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         event, number, x = content["event"], content["number"], self.box.parameters(content["x"])
         if not _is_count(number) or number < 1:
-            raise ValueError(f"{number!r} is no number of an evaluation")
+            raise ValueError(f"{number!r} is not the number of an evaluation")
         if event == "started":
             self.started[number] = x
             return
         if event not in ("finished", "failed"):
-            raise ValueError(f"there is no event {event!r}")
+            raise ValueError(f"{event!r} is not a known event")
         if number in self.finished:
-            raise ValueError(f"evaluation {number} has ended before, in a line above")
+            raise ValueError(f"evaluation {number} has already ended in a line above")
         seconds = float(content["seconds"])
         if not math.isfinite(seconds):
-            raise ValueError(f"{seconds} is no time in seconds")
+            raise ValueError(f"{seconds} is not a duration in seconds")
         value, reason = None, ""
         if event == "failed":
             reason = str(content["reason"])
         else:
             value = content["value"]
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"{value!r} is no value")
+                raise ValueError(f"{value!r} is not a finite number")
             value = float(value)
         self.finished[number] = Evaluation(number, x, value, reason, seconds)
 
     def _append(self, content: dict[str, Any]) -> None:
-        if self._file is None:
-            return
-        line = json.dumps(content, allow_nan=False).encode() + b"\n"
-        if self._file.seek(0, os.SEEK_END) > 0:
-            self._file.seek(-1, os.SEEK_END)
-            if self._file.read(1) != b"\n":  # the last line is complete but for its newline
-                line = b"\n" + line
-        self._file.write(line)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._file is not None:
+            append_line(self._file, json.dumps(content, allow_nan=False))
 
 
 def _jsonable(x: Parameters) -> Any:
     return x if isinstance(x, dict) else x.tolist()
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("rcgp")
-    except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
-        return "unknown"
-
-
 def _cut_short(line: bytes, first: bool) -> bool:
-    """Whether the last line is one that a crash cut short; the first line must begin like that of a trace."""
-    if line.endswith(b"\n") or _parsed(line) is not None:
+    """Whether a crash cut the last line short; if it is also the first line, it must begin as a trace does."""
+    if line.endswith(b"\n") or parse_line(line) is not None:
         return False
     return not first or line[: len(_BEGINS)] == _BEGINS[: len(line)]
-
-
-def _parsed(line: bytes) -> Any:
-    """The JSON value of a line; None if it is incomplete."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _is_count(value: Any) -> bool:

@@ -95,7 +95,7 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
         Args:
             inputs: ``... x n' x d`` transformed inputs.
             targets: ``... x n'`` transformed observations, with as many batch dimensions or more.
-            kwargs: ``noise``, their variances, if those of the training data are known.
+            kwargs: ``noise``, their variances, if the training data have known ones.
         """
         X, y = self.train_inputs[0], self.train_targets
         shapes = (X.shape[:-2], y.shape[:-1], inputs.shape[:-2], targets.shape[:-1])
@@ -112,7 +112,7 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
         Args:
             X, Y: new inputs and observations, ``... x n' x d`` and ``... x n' x m``; Y may have further batch
                 dimensions, one model each.
-            kwargs: ``noise``, ``... x n' x m`` variances after transforms, if those of the data are known.
+            kwargs: ``noise``, ``... x n' x m`` variances after transforms, if the data have known ones.
         """
         check_observations(X, Y, self)
         if Y.ndim > X.ndim and fantasize.off():

@@ -1,4 +1,4 @@
-"""Checks of arguments, with BoTorch's types of errors: what is wrong, where, what to do."""
+"""Checks of arguments, with BoTorch's error types: each message names what is wrong, where, and the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rcgp.models.validation import check_finite
 from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential, WeightFunction
 
 __all__ = [
-    "WEIGHTS",
     "check_fixed_noise",
     "check_likelihood",
     "check_observations",
@@ -25,22 +24,25 @@ __all__ = [
     "check_weight",
 ]
 
-#: Weight functions by name; ``None`` for a learned noise law.
-WEIGHTS: Mapping[str, Callable[[], WeightFunction] | None] = MappingProxyType(
+_WEIGHTS: Mapping[str, Callable[[], WeightFunction] | None] = MappingProxyType(
     {"learned": None, "imq": InverseMultiquadric, "se": SquaredExponential, "constant": Constant}
 )
 
 
-def check_weight(weight: Any) -> None:
-    """Raise unless a weight is a known name or a weight function."""
-    if not isinstance(weight, WeightFunction) and (not isinstance(weight, str) or weight not in WEIGHTS):
-        listed = ", ".join(f'"{name}"' for name in WEIGHTS)
+def check_weight(weight: Any) -> WeightFunction | None:
+    """The weight function given by name or as such, ``None`` for a learned noise law; raises for anything else."""
+    if isinstance(weight, WeightFunction):
+        return weight
+    if not isinstance(weight, str) or weight not in _WEIGHTS:
+        listed = ", ".join(f'"{name}"' for name in _WEIGHTS)
         raise ValueError(f"weight must be {listed} or a weight function of rcgp.weights, got {weight!r}")
+    make = _WEIGHTS[weight]
+    return None if make is None else make()
 
 
 def check_likelihood(likelihood: Any) -> None:
     """Raise unless a likelihood is ``None`` or Gaussian."""
-    # Not a subclass, such as that for missing observations: what it adds would have no effect.
+    # What a subclass adds, such as support for missing observations, would have no effect.
     if likelihood is not None and type(likelihood) not in (GaussianLikelihood, FixedNoiseGaussianLikelihood):
         raise TypeError(
             "likelihood must be a GaussianLikelihood or FixedNoiseGaussianLikelihood of GPyTorch, got "
@@ -48,8 +50,8 @@ def check_likelihood(likelihood: Any) -> None:
         )
     if isinstance(likelihood, FixedNoiseGaussianLikelihood) and likelihood.second_noise_covar is not None:
         raise ValueError(
-            "likelihood has learn_additional_noise=True, and no noise is learnt beside a known one: leave that out, or "
-            "take a GaussianLikelihood"
+            "likelihood has learn_additional_noise=True, but noise is either known or learned: leave that out, or use "
+            "a GaussianLikelihood"
         )
 
 
@@ -84,7 +86,7 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, after: str = 
         _check_finite(values, name + after)
     if Yvar is not None and not bool((Yvar > 0).all()):
         row = int((Yvar <= 0).nonzero()[0, -2])
-        raise InputDataError(f"train_Yvar must be positive, which it is not in row {row}")
+        raise InputDataError(f"train_Yvar must be positive, but is not in row {row}")
 
 
 def check_observations(X: Tensor, Y: Tensor, model: Any) -> None:
@@ -110,7 +112,7 @@ def check_test_inputs(X: Tensor, train_X: Tensor) -> Tensor:
 
 
 def check_outputs(indices: Sequence[int] | None, outputs: int, name: str) -> None:
-    """Raise if outputs are none or one does not exist."""
+    """Raise if the list is empty or an output does not exist."""
     if indices is not None and len(indices) == 0:
         raise ValueError(f"{name} is empty: it must name at least one of {outputs} outputs")
     for index in indices or ():

@@ -42,7 +42,7 @@ Build = Callable[[Tensor, Tensor, Tensor | None], RCGP]
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predictions of a fitted sparse model at new inputs: small, and independent of any rows."""
+    """Predictions of a fitted sparse model at new inputs. Small: it holds no rows."""
 
     diagnose: Diagnose
 
@@ -94,16 +94,14 @@ class ChunkedFit:
 
     Attributes:
         diagnose: the task that diagnoses each row of a chunk; it holds the posterior and the noise.
-        report: how the hyperparameters were chosen, on the sample.
-        polished: how they were then improved on all rows, or None.
+        report: the fit of the hyperparameters to the sample.
+        polished: their fit to all rows, or None.
         rows: number of rows of positive weight.
-        fitted_rows: number of those that the hyperparameters were fitted to.
-        doubts: why the noise law may be wrong, a sentence each: by all rows, or by 20 000 where there are more.
-        trusted_spread: robust standard deviation of the standardised leave-one-out residuals, over those of the same
-            rows that keep more than half of their weight: above one where intervals are too narrow, below where they
-            are too wide.
-        unseen: share of the variance of an observation that is prior variance which the inducing points do not see,
-            in the median of the same rows.
+        fitted_rows: number of rows that the hyperparameters were fitted to.
+        doubts: why the noise law may be wrong, a sentence each, judged on at most 20 000 rows.
+        trusted_spread: robust standard deviation of the standardised leave-one-out residuals of those rows that keep
+            more than half of their weight: above 1 if intervals are too narrow, below 1 if they are too wide.
+        unseen: median share of an observation's variance that is prior variance unseen by the inducing points.
         seconds: duration of each step.
     """
 
@@ -165,30 +163,29 @@ def fit_chunks(
 
     Args:
         chunks: the rows.
-        engine: what goes through them.
+        engine: runs the passes over them.
         build: makes the exact model of the sample, whose kernel, mean, noise and (unless learned) weight are used.
-        learned: learn the noise law and take the weights from it, by :func:`rcgp.fit_robust` on the sample and then by
-            all rows. Else weights are those of the model, and its hyperparameters are chosen by the evidence for a
-            weight that is constant in y, by leave-one-out for others. A threshold by the paper's rule is then the exact
-            quantile of the distances of all rows from the prior mean.
-        local_noise: let the noise differ from place to place, where it is learned and the sample shows it.
+        learned: take the weights from a noise law, learned by :func:`rcgp.fit_robust` on the sample and then from all
+            rows. Otherwise use the model's weight function, with hyperparameters by the evidence if it is constant in
+            y, else by leave-one-out. A threshold by the paper's rule is then the exact quantile over all rows.
+        local_noise: let a learned noise vary with the input, if the sample shows it.
         inducing: number of inducing points, or ``m x d`` points.
         selection: how they are chosen; see :func:`rcgp.models.inducing.choose_inducing`.
         fit_rows: size of the sample on which hyperparameters are chosen.
-        polish: iterations in which the hyperparameters are then improved on all rows: by the bound on the evidence
-            with the weights of the rows, or for a given weight by leave-one-out; the rows are then weighed again.
-            Reads all rows into memory, and costs O(nm²) for each iteration.
+        polish: iterations of a further search on all rows: by the bound on the evidence with the weights of the rows,
+            or for a given weight by leave-one-out. The rows are then weighed again. Reads all rows into memory and
+            costs O(nm²) per iteration.
         max_iterations: limit on the iterations of each search on the sample.
         seed: of the sample and of the inducing points.
         progress: as in :func:`rcgp.fit`; see :class:`rcgp.chunked.resources.Stages` for steps and passes.
 
     Returns:
-        The fit. Cost O(fit_rows³) for each evaluation on the sample, then O(nm²). Memory beside a chunk: O(fit_rows²),
-        then ``m x min(n, 20 000)`` while points are chosen greedily, then O(m²).
+        The fit. Cost O(fit_rows³) per evaluation on the sample, then O(nm²). Memory besides a chunk: O(fit_rows²), then
+        ``m x min(n, 20 000)`` for greedy selection, then O(m²).
 
     Raises:
-        FitError: as :func:`rcgp.fit`; its row is counted among all.
-        MemoryError: for more inducing points than there is memory for.
+        FitError: as :func:`rcgp.fit`; its row is counted among all rows.
+        MemoryError: if the inducing points need more memory than is free.
     """
     check_selection(selection)
     stages = Stages(progress)
@@ -217,7 +214,7 @@ def fit_chunks(
 
 
 def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> tuple[tuple[str, ...], float, float]:
-    """Doubts about the noise law, spread of trusted residuals and share of unseen variance, by these rows."""
+    """Doubts about the noise law, spread of trusted residuals and share of unseen variance, from these rows."""
     found = diagnose(some.chunk)
     deviation, core = some.y - found.mean, (found.variance + found.row_noise).sqrt()
     kept = found.weights.square() * diagnose.view.local(some.X) > 0.5
@@ -233,7 +230,7 @@ def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> tuple[tuple[str, 
 
 @contextmanager
 def _rows_among_all(sample: Sample) -> Iterator[None]:
-    """Number the row of a FitError among all rows, not among those of the sample."""
+    """Count the row of a FitError among all rows instead of among the sample."""
     try:
         yield
     except FitError as error:
@@ -258,9 +255,9 @@ def _polish(
     iterations: int,
     progress: bool | Progress,
 ) -> FitReport:
-    """Improve the hyperparameters of the sample's model by all rows. Cost O(nm²) for each iteration.
+    """Improve the hyperparameters of the sample's model on all rows. Cost O(nm²) per iteration.
 
-    By the noise law it is the maximisation step of :mod:`rcgp.training.robust`, with the weights of all rows.
+    With a noise law this is the maximisation step of :mod:`rcgp.training.robust`, with the weights of all rows.
     """
     sparse = SparseRCGP(
         every.X,
@@ -276,7 +273,7 @@ def _polish(
     sparse.register_constraint("raw_noise", model.raw_noise_constraint)
     sparse.raw_noise = model.raw_noise
     for name, module, prior, closure, setting in model.named_priors():
-        if module is model:  # those of its parts come with the parts
+        if module is model:  # its parts bring their own
             sparse.register_prior(name, prior, closure, setting)
     options: dict[str, Any] = {"max_iterations": iterations, "progress": progress}
     if not learned:

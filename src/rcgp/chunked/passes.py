@@ -1,7 +1,7 @@
 """Tasks of a pass over rows: weigh the rows of each chunk, sum up their statistics, diagnose them.
 
-A task is a small picklable object that is called with a chunk, and its results add up. Nothing of the size of all rows
-is kept between passes: the weights of a chunk are recomputed from the posteriors of the passes before.
+A task is a small picklable object that is called with a chunk; its results add up. Nothing as large as the table is
+kept between passes: the weights of a chunk are recomputed from the posteriors of earlier passes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class View:
     """A prior with fixed hyperparameters, seen through m inducing points.
 
     Attributes:
-        prior_mean, kernel: copies of those of a model.
+        prior_mean, kernel: copies of a model's.
         Z: ``m x d`` inducing points.
         L: ``m x m`` Cholesky factor of the kernel between them.
         local_noise: factor on the noise variance at each input; ``None`` is 1.
@@ -145,7 +145,7 @@ class Weighed(NamedTuple):
     Attributes:
         weight, slope: ``b`` weights w̃ and slopes ∂_y log w̃².
         pseudo: their pseudo-data; a row of weight zero has no precision.
-        counts, gain, flagged: what the rows say of the noise law, as in :class:`Sums`.
+        counts, gain, flagged: sums over the rows, as in :class:`Sums`.
     """
 
     weight: Tensor
@@ -165,7 +165,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Given:
-    """Rows are weighed by a given function of their residuals, with the noise variance σ²."""
+    """Weigh rows by a given function of their residuals, with the noise variance σ²."""
 
     weight: WeightFunction
     variance: Tensor
@@ -188,12 +188,11 @@ class Link:
 
 @dataclass(frozen=True)
 class ByLaw:
-    """Rows are weighed by the noise law, given predictions from other rows: first those of a sample, then all.
+    """Weigh rows by the noise law, given predictions from other rows: first from a sample, then from all.
 
-    The first posterior is that of the sample, with its weights. All rows, weighed by its predictions, make the second,
-    which predicts each row from all others, and so on. The weight of a row is a function of x, y and the links, and is
-    computed wherever the row is. A row of the sample takes part in the first prediction of itself; the second link
-    leaves it out.
+    The first posterior is the sample's. All rows, weighed by its predictions, give the second, which predicts each row
+    from all others, and so on. The weight of a row is a function of x, y and the links, computed wherever the row is. A
+    row of the sample contributes to its own first prediction; later links leave it out.
 
     Attributes:
         links: one for each expectation step.
@@ -223,7 +222,7 @@ class Sums:
     """Sums over rows.
 
     Attributes:
-        statistics: those of the posterior.
+        statistics: sufficient statistics of the posterior.
         counts: ``3`` expected numbers of rows with normal noise, of the tail and of outliers.
         gain: how much better the law predicts the rows than normal noise, before the prior of the shares,
             Σ_i log Z_i − Σ_c n_c log π_c − Σ_i log p_i0, p_i0 the density of row i under normal noise.
@@ -263,7 +262,7 @@ class Diagnosis(NamedTuple):
 
     Attributes:
         weights, slope: weight w̃ and slope ∂_y log w̃² of each.
-        mean, std: leave-one-out prediction of each observation as an inlier; the prediction for a row of weight zero.
+        mean, std: leave-one-out prediction of each observation as an inlier; an ordinary one for a row of weight zero.
         probability: probability that each is an outlier or has noise of the widest scale, given that prediction.
         variance: variance of f in that prediction.
         unseen: the part of it that the inducing points do not see.
@@ -288,10 +287,10 @@ class Diagnose:
 
     Attributes:
         view: the prior.
-        rule: by which the rows were weighed.
-        posterior: that of all rows, so weighed.
+        rule: how the rows were weighed.
+        posterior: the posterior of all rows with these weights.
         noise: the noise of predictions.
-        flags: the noise by which rows are flagged: the same, unless the weight function was given.
+        flags: the noise by which rows are flagged; differs from ``noise`` for a given weight function.
     """
 
     view: View

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from rcgp.chunks import Chunk, Chunks, Engine, Serial, Threads
 from rcgp.chunks.engines import Gather
@@ -24,12 +25,15 @@ T = TypeVar("T")
 # m x m matrices of float64 held at the peak of a sparse fit with m inducing points, as measured.
 _MATRICES = 12.0
 
+# Where a container finds its limit; psutil reports the memory of the machine.
+_CGROUP = Path("/sys/fs/cgroup")
+
 
 class Stages:
     """Times the named steps of a fit, and reports how many rows each pass has read.
 
-    A progress function with a method ``stage(name, done, total)`` gets steps and passes, too: rows read so far and rows
-    in all, 0 if unknown.
+    If the progress function has a method ``stage(name, done, total)``, it is called with the rows read so far and the
+    total, 0 if unknown.
 
     Args:
         progress: ``True`` shows steps, passes and evaluations on standard error; or a function, as in :func:`rcgp.fit`.
@@ -59,7 +63,7 @@ class Stages:
             self.progress.stage(self._name, done, total)
 
     def watched(self, engine: Engine) -> Engine:
-        """The engine with its passes reported; a cluster as it is, whose progress is unknown here."""
+        """The engine, reporting its passes; a cluster is returned unchanged, since its progress is unknown here."""
         watch = hasattr(self.progress, "stage") and isinstance(engine, Serial | Threads)
         return _Watched(self, engine) if watch else engine
 
@@ -100,9 +104,9 @@ class _Shown:
 
 
 def inducing_bytes(points: int, rows: int) -> int:
-    """Bytes at the peak of a sparse fit with at most this many inducing points, beside a chunk of rows.
+    """Peak bytes of a sparse fit with at most this many inducing points, without the chunk of rows.
 
-    Greedy selection holds a row of candidates for each point; a pass over the rows holds some m x m matrices.
+    Greedy selection holds a row of candidates for each point; a pass over the rows holds several m x m matrices.
     """
     candidates = min(rows, CANDIDATES)
     m = min(points, candidates)
@@ -112,10 +116,10 @@ def inducing_bytes(points: int, rows: int) -> int:
 def check_inducing_memory(points: int, rows: int) -> None:
     """Raise a MemoryError if this many inducing points need more memory than is free."""
     needed, free = inducing_bytes(points, rows), available_memory()
-    if free is not None and needed > free:
+    if needed > free:
         raise MemoryError(
             f"{min(points, rows, CANDIDATES)} inducing points need about {gigabytes(needed)} GB of memory, and "
-            f"{gigabytes(free)} are free: take fewer"
+            f"{gigabytes(free)} are free: use fewer"
         )
 
 
@@ -124,22 +128,12 @@ def gigabytes(size: float) -> str:
     return f"{round(size / 1e9)}" if size >= 1e10 else f"{size / 1e9:.1f}"
 
 
-def available_memory() -> int | None:
-    """Free memory in bytes, within a container's limit; all memory where that is unknown, None where both are."""
-    free = []
-    with contextlib.suppress(OSError):
-        free += _entries("/proc/meminfo", "MemAvailable:", 1024)
-    if not free:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # each on some system
-            free.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+def available_memory() -> int:
+    """Free memory in bytes, within a container's limit."""
+    free: int = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        cached = _entries("/sys/fs/cgroup/memory.stat", "inactive_file")  # files, dropped when memory is needed
-        free.append(limit - used + sum(cached))
-    return min(free, default=None)
-
-
-def _entries(path: str, name: str, unit: int = 1) -> list[int]:
-    """The numbers in the lines of a file that begin with this name."""
-    lines = map(str.split, Path(path).read_text().splitlines())
-    return [unit * int(line[1]) for line in lines if line[:1] == [name]]
+        limit, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        lines = map(str.split, (_CGROUP / "memory.stat").read_text().splitlines())
+        cached = sum(int(line[1]) for line in lines if line[:1] == ["inactive_file"])  # dropped when memory is needed
+        free = min(free, limit - used + cached)
+    return free

@@ -1,12 +1,12 @@
 """Passes over all rows: a random sample, exact quantiles, and the posterior with weights and noise law.
 
-For a given weight function the posterior takes one pass, after four cheap ones for a threshold by the paper's rule. By
-the noise law each pass is an expectation step: all rows are predicted, by the sample first and then by all other rows,
-and their responsibilities add up to the law of all rows. If the noise of the sample is normal, one such pass decides
-whether that holds for all rows, by the rule of :mod:`rcgp.training.robust`; if so, all weights are one.
+With a given weight function the posterior takes one pass, after four cheap ones for a threshold by the paper's rule.
+With the noise law each pass is an expectation step: all rows are predicted, first from the sample and then from all
+other rows, and their responsibilities add up to the law. If the noise of the sample is normal, one such pass decides
+whether it is normal for all rows, by the rule of :mod:`rcgp.training.robust`; if so, all weights are one.
 
-The noise variance stays that of the sample. Expected squares of all rows would understate it: variance that inducing
-points do not see is part of every prediction, but the posterior errs less.
+The noise variance is that of the sample. Expected squares of all rows would understate it: every prediction includes
+the variance that inducing points do not see, but the posterior errs less.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rcgp.weights.noise_law import OUTLIER_WIDTH
 
 __all__ = ["Sample", "all_rows", "draw", "order_statistics", "quantiles", "weigh_all"]
 
-# Expectation steps over all rows: one by the predictions of the sample, two by those of all other rows.
+# Expectation steps over all rows: one with predictions from the sample, two with predictions from all other rows.
 _LINKS = 3
 
 # A float64 as four digits of 16 bits.
@@ -75,8 +75,8 @@ class Sample(NamedTuple):
 def draw(chunks: Chunks, engine: Engine, sizes: tuple[int, int], seed: int) -> tuple[Sample, Sample, int]:
     """A random sample without replacement, a larger one that contains it, and the number of rows of positive weight.
 
-    Two passes: one counts, and so checks, all rows; one reads those drawn. They do not depend on the chunks. Where
-    there are fewer rows than a sample's size, it holds them all.
+    Two passes: one counts, and so checks, all rows; one reads those drawn. The samples do not depend on the chunks. A
+    sample larger than the table holds all rows.
     """
     firsts, counts = zip(*engine.collect(_count, chunks), strict=True)
     total = sum(counts)
@@ -105,7 +105,7 @@ def _used(chunk: Chunk) -> Sample:
 
 
 def _count(chunk: Chunk) -> tuple[int, int]:
-    """The number of the first row, and how many rows have positive weight."""
+    """Number of the first row, and number of rows of positive weight."""
     return chunk.first, len(chunk.y) if chunk.sample_weight is None else int((chunk.sample_weight > 0).sum())
 
 
@@ -115,7 +115,7 @@ class _Fetch:
 
     Attributes:
         drawn: sorted positions among the rows of positive weight.
-        starts: how many of those come before a chunk, by the number of its first row.
+        starts: number of those before a chunk, by the number of its first row.
     """
 
     drawn: NDArray[np.int64]
@@ -160,7 +160,7 @@ def order_statistics(
 
 @dataclass(frozen=True)
 class _Digits:
-    """How often each next digit follows the first ones: ``heads x 65536`` counts."""
+    """Counts of the next digit after each head: ``heads x 65536``."""
 
     values: Callable[[Chunk], Tensor]
     heads: tuple[int, ...]
@@ -191,10 +191,10 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
     Cost (2.3 + links) m²n for each pass.
 
     Args:
-        model: the fitted model of the sample. With a given weight, thresholds by the paper's rule become those of all
+        model: the fitted model of the sample. With a given weight, thresholds by the paper's rule are set from all
             rows.
         Z: ``m x d`` inducing points.
-        chunks, engine: the rows, and what goes through them.
+        chunks, engine: the rows, and the engine that runs the passes.
         rows: number of rows of positive weight.
         learned: whether weights come from the model's noise law.
     """
@@ -231,13 +231,13 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
 
 
 def _law_wins(sums: Sums) -> bool:
-    """Whether the law has the larger evidence than normal noise, given predictions of all rows, by a lower bound."""
+    """Whether the law has more evidence than normal noise, by a lower bound, given predictions of all rows."""
     needed = evidence_of_all_normal(sums.counts.sum(), bool(sums.flagged > 0))
     return bool(sums.gain + evidence_of_shares(sums.counts) > needed)
 
 
 def _posterior(view: View, statistics: Statistics) -> SparsePosterior:
-    """The posterior, with matrices stored by rows as they are read from a file: a saved model gives the same bits."""
+    """The posterior, with row-major matrices as read from a file, so that a saved model gives the same bits."""
     found = condition_sparse(view.L, statistics)
     return SparsePosterior(found.L, found.L_B.contiguous(), found.root.contiguous(), found.alpha.contiguous())
 
@@ -245,8 +245,8 @@ def _posterior(view: View, statistics: Statistics) -> SparsePosterior:
 def _with_thresholds(model: RCGP, chunks: Chunks, engine: Engine, rows: int) -> WeightFunction:
     """The model's weight with thresholds by the paper's rule fixed at the quantiles of all rows. Four passes, or none.
 
-    As :func:`rcgp.weights.functions.quantile_threshold`, also where the quantile is zero. Whatever else of a weight
-    depends on all residuals follows those of the sample.
+    As :func:`rcgp.weights.functions.quantile_threshold`, also where the quantile is zero. Anything else in a weight
+    that depends on all residuals depends on the sample's.
     """
     weight = copy.deepcopy(model.weight)
     by_rule = [part for part in weight.modules() if isinstance(part, ThresholdWeight) and part.log_c is None]

@@ -1,4 +1,4 @@
-"""Rows in chunks: sources (memory, files, a cluster) and the engines that go through them."""
+"""Rows in chunks: sources (memory, files, a cluster) and the engines that apply a task to each chunk."""
 
 from rcgp.chunks.chunk import Chunk, Chunks
 from rcgp.chunks.engines import Engine, Serial, Threads, engine_for

@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
     first: int
 
 
-#: Reads what is read at once, such as a row group of a file, in chunks.
+#: Reads a unit of the source, such as a row group of a file, in chunks.
 Piece = Callable[[], Iterator[Chunk]]
 
 
@@ -44,14 +44,14 @@ class Chunks(Protocol):
 
     Attributes:
         columns: the number of features, d.
-        names: of the features, distinct texts, or None.
+        names: distinct names of the features, or None.
     """
 
     columns: int
     names: tuple[str, ...] | None
 
     def pieces(self) -> Iterator[Piece]:
-        """The parts that are read at once, in the order of the rows; each may be read in another thread."""
+        """The units to read, in the order of the rows; each may be read in another thread."""
         ...
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -60,7 +60,7 @@ class Chunks(Protocol):
 
 
 def default_rows(columns: int, rows: int | None = None) -> int:
-    """Rows of a chunk: as requested, else 16 384, or as many as 32 MB of inputs hold."""
+    """Rows of a chunk: as requested, else 16 384, or fewer if those exceed 32 MB of inputs."""
     if rows is None:
         return max(1, min(_ROWS, _BYTES // (8 * max(1, columns))))
     if rows < 1:
@@ -86,7 +86,7 @@ def names_of(X: Any) -> tuple[str, ...] | None:
     if not any(text):
         return None
     if not all(text):
-        raise TypeError(f"the columns of X must all be called by text, or none, got {labels}")
+        raise TypeError(f"the column names of X must all be text, or none, got {labels}")
     twice = next((label for i, label in enumerate(labels) if label in labels[:i]), None)
     if twice is not None:
         raise ValueError(f"X has more than one column {twice!r}: give each a name of its own")
@@ -98,8 +98,8 @@ def checked(
 ) -> Chunk:
     """Tensors, arrays or data frames copied to a chunk of float64, or a ValueError that names the argument and the row.
 
-    Of several bad rows the first is named, whichever argument is bad: the same one for any chunks. The chunk must have
-    the given number of columns, whose names are for messages.
+    The message names the first bad row of any argument, so it does not depend on the chunks. The chunk must have the
+    given number of columns; their names are for messages.
     """
     b = rows_of(X, "X", 2)
     if X.shape[1] != columns:
@@ -116,7 +116,7 @@ def checked(
 
 
 def split(chunk: Chunk, rows: int) -> Iterator[Chunk]:
-    """The chunk in chunks of at most this many rows, which share its memory."""
+    """The chunk in parts of at most this many rows, which share its memory."""
     X, y, sample_weight, first = chunk
     for start in range(0, X.shape[0], rows):
         part = slice(start, start + rows)
@@ -188,7 +188,7 @@ def _has_finite_sum(values: Tensor) -> bool:
 def check_finite(values: Tensor, name: str, first: int, names: tuple[str, ...] | None, of: str = "") -> None:
     """Raise a ValueError that names the first row, and column, of ``b`` or ``b x d`` values that is NaN or infinite.
 
-    Rows are counted from ``first``; ``of`` says in what, if not in the table.
+    Rows are counted from ``first``; ``of`` follows the row number in the message.
     """
     if _has_finite_sum(values):
         return

@@ -47,7 +47,7 @@ _DESERTED = 8.0
 
 
 class DaskChunks(Chunks):
-    """The blocks of Dask arrays or data frames, cut along the rows as X is; longer ones than ``rows`` are split.
+    """The blocks of Dask arrays or data frames, divided into rows as X is; blocks longer than ``rows`` are split.
 
     Blocks of unknown size are counted once, when first needed. Without a cluster each pass computes every block again,
     when it is read; memory O(block · d).
@@ -129,7 +129,7 @@ def _check_collection(values: Any, name: str, ndim: int) -> None:
             raise ValueError(f"{name} has an unknown number of columns; use {name}.compute_chunk_sizes()")
         return
     for column, kind in values.dtypes.items() if ndim == 2 else [(values.name, values.dtype)]:
-        # The kind of text and categories of pandas is that of objects, too.
+        # pandas text and categories have the kind of objects, too.
         if kind.kind not in "biuf" and kind != np.dtype(object):
             raise ValueError(f"{name} must be numbers, but column {str(column)!r} is of type {kind}")
 
@@ -160,24 +160,23 @@ def current_client() -> Client | None:
 
 
 class DaskEngine(Engine):
-    """Tasks go to the workers that hold the rows; one sum comes back.
+    """Sends tasks to the workers that hold the rows, and gets one sum back.
 
-    Workers read, check and keep the rows when they are first needed, until the chunks or the engine are gone. Each call
-    sends its task once. Results are added on the workers, eight at a time, in an order that depends on the blocks
-    alone: repeated runs agree to the last bit. If a worker dies, Dask recomputes what it held, rows and task, from the
-    graph. Of several bad blocks, the first in the order of the rows is reported. A lost scheduler raises a RuntimeError
-    within seconds, and so does a cluster that has lost all its workers. A cluster that never had any is waited for, as
-    Dask does.
+    Workers read and check the rows when they are first needed, and keep them as long as the chunks and the engine
+    exist. Each call sends its task once. Results are added on the workers, eight at a time, in an order that depends
+    only on the blocks: repeated runs agree to the last bit. If a worker dies, Dask recomputes its rows and task from
+    the graph. Of several bad blocks, the first in the order of the rows is reported. A lost scheduler, or the loss of
+    all workers, raises a RuntimeError within seconds. Like Dask, it waits for a cluster that has had no workers yet.
 
     Args:
-        client: a ``distributed.Client``; it belongs to the caller and is not closed.
+        client: a ``distributed.Client``, which the caller closes.
     """
 
     def __init__(self, client: Client) -> None:
         if not isinstance(client, Client) or client.asynchronous:
             raise TypeError(f"client must be a distributed.Client that is not asynchronous, got {client!r}")
         self._client = client
-        # A closed client has forgotten the address.
+        # A closed client has no address.
         address = "" if client.scheduler is None else f" at {client.scheduler.address}"
         self._scheduler = f"the Dask scheduler{address}"
         self._had_workers = False
@@ -189,7 +188,7 @@ class DaskEngine(Engine):
     def reduce(self, task: Callable[[Chunk], T], chunks: Chunks) -> T:
         parts = self._submitted(task, chunks, added)
         while len(parts) > 1:
-            # Dropping the futures of the summands lets the workers free each result once it is added.
+            # Dropping the futures of the summands lets the workers free them.
             groups = [parts[start : start + _BRANCHES] for start in range(0, len(parts), _BRANCHES)]
             parts = [self._client.submit(_sum, *group, pure=False) for group in groups]
         (part,) = self._values(parts, chunks, order=self._held[chunks][0])
@@ -201,7 +200,7 @@ class DaskEngine(Engine):
         if self._client.status not in ("running", "connecting"):
             raise RuntimeError(f"{self._scheduler} is gone: the client is {self._client.status}")
         blocks, rows = self._blocks(chunks)
-        # As a part of the graph, unlike scattered data, the task survives the death of every worker. It may be large.
+        # Unlike scattered data, a task in the graph survives the death of every worker. It may be large.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
             sent = self._client.submit(_identity, Packed(task), pure=False)
         futures: list[Future] = self._client.map(_results, blocks, task=sent, rows=rows, gather=gather, pure=False)
@@ -236,10 +235,10 @@ class DaskEngine(Engine):
     def _values(
         self, futures: Sequence[Future], chunks: Chunks | None = None, order: Sequence[Future] | None = None
     ) -> list[Any]:
-        """The results; raises the error of a task, or a RuntimeError if scheduler or workers are gone.
+        """The results; raises the error of a task, or a RuntimeError if the scheduler or all workers are lost.
 
-        The error is that of the first bad future in ``order``, by default that of the results. After an error or an
-        interrupt the futures are released, and so are chunks that are not all read yet.
+        The error is that of the first bad future in ``order``, by default the order of the results. After an error or
+        an interrupt the futures are released, and so are chunks that are not fully read.
         """
         coroutine = self._gathered(futures, futures if order is None else order)
         gathered = asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
@@ -281,11 +280,11 @@ class DaskEngine(Engine):
             raise RuntimeError(f"the work was cancelled: {error}") from None
         finally:
             watching.cancel()
-            # Not cancelled: it ends when its futures are released. Retrieve its error, which is of no use then.
+            # It ends when its futures are released. Retrieve its error, which asyncio would otherwise log.
             gathering.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     async def _results_or_first_error(self, futures: Sequence[Future], order: Sequence[Future]) -> list[Any]:
-        """The results, or the error of the first bad future in that order; waits for those before it only."""
+        """The results, or the error of the first bad future in that order; waits only for the futures before it."""
         try:
             values: list[Any] = await self._client.gather(list(futures), asynchronous=True)
         except (CommClosedError, concurrent.futures.CancelledError):
@@ -299,7 +298,7 @@ class DaskEngine(Engine):
         return values
 
     async def _deserted(self) -> None:
-        """Return once a cluster that had workers has had none for too long."""
+        """Return when a cluster that had workers has had none for too long."""
         well = time.monotonic()
         while True:
             workers: dict[str, int] | None = None  # unknown; a lost scheduler is noticed elsewhere
@@ -321,8 +320,8 @@ class _LostError(Exception):
 class Packed(Generic[T]):
     """A value whose tensors are pickled as arrays of their own numbers.
 
-    Torch pickles the whole storage of which a tensor may be a small slice. The reported size is that of the tensors:
-    Dask decides by it whether to move the data or the work.
+    Torch pickles a tensor's whole storage, even for a small slice. The reported size is that of the tensors; Dask uses
+    it to decide whether to move the data or the work.
     """
 
     def __init__(self, value: T) -> None:

@@ -1,4 +1,4 @@
-"""Engines, which give a task all chunks of a table: one after the other, on threads, or on a Dask cluster."""
+"""Engines, which apply a task to all chunks of a table: one after the other, on threads, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Gather = Callable[[Iterable[Any]], Any]
 
 
 class Engine(ABC):
-    """Gives a task all chunks of a table. The result depends on the order of the rows, not on the engine."""
+    """Applies a task to all chunks of a table. The result depends on the order of the rows, not on the engine."""
 
     def collect(self, task: Callable[[Chunk], T], chunks: Chunks) -> list[T]:
         """The result of each chunk, in the order of the rows."""
         return [result for results in self.results(task, chunks, list) for result in results]
 
     def reduce(self, task: Callable[[Chunk], T], chunks: Chunks) -> T:
-        """The sum of the results by ``+``, of which only a few are in memory at a time."""
+        """The sum of the results by ``+``; only a few are in memory at a time."""
         total: T = added(self.results(task, chunks, added))
         return total
 
@@ -48,9 +48,9 @@ class Serial(Engine):
 
 
 class Threads(Engine):
-    """Several chunks at a time in this process, each read by the thread that works on it, a few ahead.
+    """Several chunks at a time in this process; each thread reads the chunks that it works on.
 
-    The threads divide those of torch among them. Results are added in the order of the rows, whichever is done first.
+    The threads share torch's threads equally. Results are added in the order of the rows.
 
     Args:
         count: number of threads.

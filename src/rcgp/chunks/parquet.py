@@ -24,8 +24,8 @@ __all__ = ["ParquetChunks"]
 class ParquetChunks(Chunks):
     """The rows of one or more Parquet files, in the order of the files and of the rows in them.
 
-    Rows are counted from the files' footers. A piece is a row group: a path and a number, which any worker that sees
-    the files can read. Memory O(chunk · d), and what pyarrow reads ahead.
+    Rows are counted from the files' footers. A piece is a row group, given by a path and a number: any worker that sees
+    the files can read it. Memory O(chunk · d), plus what pyarrow reads ahead.
 
     Args:
         paths: a file, several files, or a pattern such as ``"data/*.parquet"``, whose files are sorted by name.
@@ -95,7 +95,7 @@ class RowGroup:
         except (OSError, pa.ArrowException) as error:
             raise ValueError(f"{self.path} cannot be read from row {first} on: {error}") from None
         if first - self.first != self.size:
-            raise ValueError(f"{self.path} has changed: row group {self.number} has no longer {self.size} rows")
+            raise ValueError(f"{self.path} has changed: row group {self.number} no longer has {self.size} rows")
 
 
 def _values(batch: Any, name: str) -> Any:
@@ -111,7 +111,7 @@ def _files(paths: str | Path | Sequence[str | Path]) -> list[str]:
     for name in map(str, [paths] if isinstance(paths, str | Path) else paths):
         matches = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))
         if not matches:
-            raise FileNotFoundError(f"X: there is no file {name!r}, nor one that fits it as a pattern")
+            raise FileNotFoundError(f"X: there is no file {name!r}, and none matches it as a pattern")
         found += matches
     for name in found:
         if any(suffix in (".csv", ".tsv", ".txt") for suffix in Path(name).suffixes):

@@ -17,7 +17,7 @@ __all__ = ["ArrayChunks", "PairChunks", "check_kind", "chunks_of"]
 
 
 class ArrayChunks(Chunks):
-    """Slices of tensors, arrays or data frames, each converted to float64 by itself: the table is never copied."""
+    """Slices of tensors, arrays or data frames, converted to float64 one at a time: the table is never copied."""
 
     def __init__(self, X: Any, y: Any, sample_weight: Any = None, rows: int | None = None) -> None:
         self._size = rows_of(X, "X", 2)
@@ -49,7 +49,7 @@ class ArrayChunks(Chunks):
 def _drop_pages(values: Any) -> None:
     """Drop the pages of a memory-mapped file that have been read; changes written to them stay in the file.
 
-    Else the memory of the process seems to grow by the file. Not in mode "c": its private changes would be lost.
+    Otherwise the process seems to grow by the size of the file. Not in mode "c": private changes would be lost.
     """
     if isinstance(values, np.memmap) and values.mode in ("r", "r+", "w+") and hasattr(mmap, "MADV_DONTNEED"):
         pages: mmap.mmap | None = getattr(values, "_mmap", None)
@@ -58,7 +58,7 @@ def _drop_pages(values: Any) -> None:
 
 
 def _dense(values: Any, name: str) -> Any:
-    """Values that can be sliced as they are; others as a numpy array."""
+    """The values, as a numpy array unless they can be sliced."""
     if isinstance(values, Tensor | np.ndarray) or hasattr(values, "iloc"):
         return values
     if hasattr(values, "toarray"):
@@ -145,7 +145,7 @@ def chunks_of(
             list (or an object whose ``iter()`` starts again) of pairs ``(X, y)`` or triples ``(X, y, sample_weight)``.
         y: ``n`` observations, of the same kind; for Parquet files the name of their column.
         sample_weight: ``n`` factors on the precision, not negative, or None; for Parquet files a name.
-        rows: the most rows of a chunk; by default 16 384, or as many as 32 MB of inputs hold.
+        rows: the most rows of a chunk; by default 16 384, or fewer if those exceed 32 MB of inputs.
         features: for Parquet files, the columns to take; by default all others, which then must be numbers.
 
     Returns:
@@ -153,12 +153,9 @@ def chunks_of(
         a ValueError with its number in the table when it is read.
     """
     if _is_path(X) or (isinstance(X, list | tuple) and X and all(map(_is_path, X))):
-        if not isinstance(y, str):
-            raise TypeError(f"for Parquet files y must be the name of a column, got {type(y).__name__}")
-        if not isinstance(sample_weight, str | None):
-            raise TypeError(
-                f"for Parquet files sample_weight must be the name of a column, got {type(sample_weight).__name__}"
-            )
+        for name, value, kind in (("y", y, str), ("sample_weight", sample_weight, str | None)):
+            if not isinstance(value, kind):
+                raise TypeError(f"for Parquet files {name} must be the name of a column, got {type(value).__name__}")
         from rcgp.chunks.parquet import ParquetChunks
 
         return ParquetChunks(X, y, sample_weight, features, rows)
@@ -178,16 +175,16 @@ def chunks_of(
     if hasattr(X, "shape") or not isinstance(X, Iterable):
         raise TypeError(f"y is missing: X is a {type(X).__name__}, which needs one")
     if sample_weight is not None:
-        raise TypeError("of pairs (X, y) the sample_weight is the third member: pass triples (X, y, sample_weight)")
+        raise TypeError("for pairs (X, y), sample_weight is the third member: pass triples (X, y, sample_weight)")
     return PairChunks(X, rows)
 
 
 def check_kind(X: Any, y: Any) -> None:
-    """Raise a TypeError with a remedy for common mistakes, for rows that are no Parquet files."""
+    """Raise a TypeError with a remedy for common mistakes with rows that are not Parquet files."""
     pairs = "chunks are pairs (X, y), as in fit([(X1, y1), (X2, y2)])"
     if callable(X) and not hasattr(X, "shape"):
         raise TypeError(
-            f"X is a function: {pairs}; for more than memory holds give an object whose __iter__ calls the function"
+            f"X is a function: {pairs}; for data larger than memory, pass an object whose __iter__ calls the function"
         )
     if isinstance(y, str):
         where = f"X[{y!r}]" if hasattr(X, "columns") else "an array"
@@ -198,18 +195,17 @@ def check_kind(X: Any, y: Any) -> None:
     if y is None:
         return
     items = X if isinstance(X, list | tuple) else ()
-    in_pieces = bool(items) and all(_is_table(item) or (_is_pair(item) and _is_table(item[0])) for item in items)
+    in_pieces = bool(items) and all(
+        _is_table(item) or (isinstance(item, list | tuple) and len(item) in (2, 3) and _is_table(item[0]))
+        for item in items
+    )
     read_once = isinstance(X, Iterable) and not any(hasattr(X, name) for name in ("__len__", "shape", "__array__"))
     if in_pieces or read_once:
-        raise TypeError(f"X is in pieces and y is given, too: {pairs}; leave y out")
+        raise TypeError(f"X is in pieces, and y is also given: {pairs}; leave y out")
 
 
 def _is_path(value: Any) -> bool:
     return isinstance(value, str | Path)
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) in (2, 3)
 
 
 def _is_table(value: Any) -> bool:

@@ -1,9 +1,9 @@
-"""The command line: a table in, a robust fit, predictions, suspicious rows or a report out.
+"""The command line: from a table to a robust fit, predictions, suspicious rows or a report.
 
-``app``       the commands, and :func:`run`: arguments in, an exit code out; ``rcgp --help`` is the manual.
+``app``       the commands, and :func:`run`, from arguments to an exit code; ``rcgp --help`` is the manual.
 ``options``   options that several commands share.
 ``fitting``   from files to a fitted model or to predictions, with progress.
-``results``   what the commands print and write.
+``results``   output of the commands, printed and written.
 ``optimise``  optimisation of the user's program.
 ``demo``      a plain and a robust GP on made-up data with outliers.
 """

@@ -1,6 +1,6 @@
 """The commands of ``rcgp`` and their options. Results go to standard output, everything else to standard error.
 
-Libraries that take a second to import are imported by the commands that need them, so that ``--help`` is quick.
+Commands import slow libraries themselves, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 import rcgp
-from rcgp.cli.options import Data, Options, ReadingOptions, with_options
+from rcgp.cli.options import AsJson, Data, Options, ReadingOptions, with_options
 
 if TYPE_CHECKING:
     from rcgp.cli.fitting import Fitted
@@ -31,11 +31,11 @@ _BAD_INPUT, _INTERRUPTED = 2, 130
 _UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
-    help="Gaussian process regression that outliers cannot break: from a table with bad values in it to a robust fit, "
-    "honest error bars and the list of suspicious rows.\n\n"
+    help="Gaussian process regression that outliers cannot break: from a table with bad values to a robust fit, honest "
+    "error bars and the list of suspicious rows.\n\n"
     "Start with [bold]rcgp report data.csv --target price --output report.html[/bold] and look at the page, or with "
     "[bold]rcgp demo[/bold]. Tables are CSV or Parquet files with a header; columns of dates become numbers, those of "
-    "text one column for each value. Every command has a --help of its own.",
+    "text one column for each value. Every command has its own --help.",
     epilog="Bad input ends with one sentence on standard error and exit code 2.",
     rich_markup_mode="rich",
     add_completion=False,
@@ -49,7 +49,7 @@ def run(arguments: list[str] | None = None) -> int:
     given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     name = f"{given[0]} " if given[0] in command.commands else ""
     try:
-        # Not command.main, which exits in ways of its own.
+        # Not command.main, which exits the process.
         with command.make_context("rcgp", list(given)) as context:
             command.invoke(context)
         sys.stdout.flush()
@@ -79,7 +79,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _fail(sentence: str, code: int = _BAD_INPUT) -> int:
-    # Bytes that are not text, from a file name say, must not fail here again.
+    # A file name may hold bytes that are not text.
     print(f"rcgp: {sentence.encode('utf-8', 'backslashreplace').decode()}", file=sys.stderr)
     return code
 
@@ -125,16 +125,15 @@ def predict(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with the same columns.")],
     options: ReadingOptions,
     output: Annotated[
-        Path | None,
-        typer.Option(help="CSV or Parquet file to write; standard output by default.", show_default=False),
+        Path | None, typer.Option(help="CSV or Parquet file to write.", show_default="standard output")
     ] = None,
 ) -> None:
     """Predict new rows: mean, standard deviation and 95 % interval of a new observation in each.
 
-    The columns are row (its number in DATA), id where a column names the rows, mean, std, lower and upper. The interval
-    follows the noise law of the model and holds a new observation that is no outlier. Of a model fitted with --log,
-    results are in the units of the target, with their median as a further column. Tables are read as the training
-    table was, unless told otherwise.
+    The columns are row (its number in DATA), id if the rows have names, mean, std, lower and upper. The interval
+    follows the noise law of the model and holds a new observation that is no outlier. For a model fitted with --log,
+    results are in the units of the target, and a further column is the median. By default, tables are read as the
+    training table was.
 
     Example: [bold]rcgp predict houses.rcgp new.csv --output predictions.csv[/bold]
     """
@@ -155,17 +154,14 @@ def predict(
 def outliers(
     data: Data,
     options: Options,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")] = False,
-    top: Annotated[
-        int | None, typer.Option(min=0, help="Show only so many rows, the most suspicious.", show_default="all")
-    ] = None,
-    only_flagged: Annotated[bool, typer.Option("--only-flagged", help="Show only rows that are flagged.")] = False,
+    as_json: AsJson = False,
+    top: Annotated[int | None, typer.Option(min=0, help="How many rows to show.", show_default="all")] = None,
+    only_flagged: Annotated[bool, typer.Option("--only-flagged", help="Show only flagged rows.")] = False,
 ) -> None:
-    """Show every row, or only some, with its weight, residual and outlier probability, the most suspicious first.
+    """Show rows with their weight, residual and outlier probability, the most suspicious first.
 
-    Residuals are from the prediction by all other rows, also in standard deviations. Rows that are more likely
-    outliers than not, by the noise law learned from the table, are flagged. The exit code is 0 whether or not there
-    are outliers.
+    Each residual is from the prediction by all other rows, also in standard deviations. Flagged rows are more likely
+    outliers than not, by the noise law learned from the table. The exit code is 0 with or without outliers.
 
     Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
     """
@@ -224,14 +220,12 @@ def clean(
     data: Data,
     options: Options,
     output: Annotated[Path, typer.Option(help="CSV or Parquet file to write.", show_default=False)],
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Leave out the rows that are flagged, and those that lack a value.")
-    ] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Leave out flagged rows and those that lack a value.")] = False,
 ) -> None:
     """Write the table with an outlier probability, an expected value and a flag for each row, or without flagged rows.
 
-    All columns are kept as they are, in order. The new ones are outlier_probability, expected (predicted from all
-    other rows) and outlier. They are empty in rows that lack a value.
+    All columns are kept, in order. New ones are outlier_probability, expected (predicted from all other rows) and
+    outlier, empty in rows that lack a value.
 
     Example: [bold]rcgp clean houses.csv --target price --output clean.csv --drop[/bold]
     """
@@ -250,33 +244,28 @@ def optimise(
     command: Annotated[
         str,
         typer.Option(
-            help="Program with its arguments, run once for each evaluation: parameters as a JSON object on its "
-            "standard input, a number as the last line of its standard output.",
+            help="Program with its arguments, run for each evaluation. It reads the parameters, a JSON object, from "
+            "standard input and writes a number as the last line of standard output.",
             show_default=False,
         ),
     ],
     parameter: Annotated[
         list[str], typer.Option(metavar="NAME:LOW:HIGH", help="A parameter; one option for each.", show_default=False)
     ],
-    budget: Annotated[int, typer.Option(min=1, help="Evaluations in all, those in the trace included.")] = 50,
+    budget: Annotated[int, typer.Option(min=1, help="Number of evaluations, including those in the trace.")] = 50,
     maximise: Annotated[bool, typer.Option("--maximise", help="Look for the maximum, not the minimum.")] = False,
     trace: Annotated[
-        Path | None,
-        typer.Option(help="File of all evaluations, from which the same command goes on.", show_default=False),
+        Path | None, typer.Option(help="File of evaluations, which the same command continues.", show_default=False)
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of everything random.", show_default="the trace's, or any")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds after which an evaluation has failed.", show_default="none")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed.", show_default="the trace's, or any")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for each evaluation.", show_default="none")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Find the parameters with which a program gives the smallest number, although some numbers are wrong.
+    """Find the parameters for which a program returns the smallest number, although some numbers are wrong.
 
-    Bayesian optimisation with the robust model. An evaluation that ends with an error, takes too long or gives no
-    number is recorded and skipped; it counts towards the budget. Evaluations that do not fit the others are listed at
-    the end. The exit code is 1 where none has a value.
+    Bayesian optimisation with the robust model. An evaluation that fails, takes too long or returns no number is
+    recorded and skipped; it counts towards the budget. Outliers among the evaluations are listed at the end. The exit
+    code is 1 if no evaluation has a value.
 
     Example: [bold]rcgp optimise --command "python bake.py" --parameter heat:150:250 --parameter minutes:10:60 --trace
     bread.jsonl[/bold]
@@ -304,25 +293,24 @@ def _add_commands(group: str = "rcgp.commands") -> None:
         app.command(name)(_loaded(entry))
     if "reproduce" not in found:
         anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-        app.command("reproduce", hidden=True, context_settings=anything)(_missing_paper)
+        missing = ModuleNotFoundError("rcgp-paper is not installed", name="rcgp_paper")
+        app.command("reproduce", hidden=True, context_settings=anything)(_unavailable(missing))
 
 
 def _loaded(entry: importlib.metadata.EntryPoint) -> Callable[..., Any]:
-    """The command; where a library that it needs is missing, one that says so, and only when it is called."""
+    """The command; if a library that it needs is missing, one that raises the error when it is called."""
     try:
         command: Callable[..., Any] = entry.load()
-        return command
     except ImportError as error:
-        missing = error
+        return _unavailable(error)
+    return command
 
-    def unavailable() -> None:
+
+def _unavailable(missing: ImportError) -> Callable[[], None]:
+    def command() -> None:
         raise missing
 
-    return unavailable
-
-
-def _missing_paper() -> None:
-    raise ModuleNotFoundError("rcgp-paper is not installed", name="rcgp_paper")
+    return command
 
 
 def _fit(data: Path, options: Options, new_columns: tuple[str, ...] = ()) -> Fitted:
@@ -336,7 +324,7 @@ def _fit(data: Path, options: Options, new_columns: tuple[str, ...] = ()) -> Fit
 
 
 def _check_output(path: Path, *inputs: Path, table: bool = False) -> None:
-    """Refuse, before any work is done, an output that cannot be written in the end, or that is one of the inputs."""
+    """Refuse, before any work is done, an output that cannot be written or is one of the inputs."""
     from rcgp.saving import check_writable
 
     check_writable(path)

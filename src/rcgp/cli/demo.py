@@ -19,7 +19,7 @@ __all__ = ["draw", "made_up_data", "run_demo"]
 
 Numbers = NDArray[np.float64]
 
-#: Of a normal distribution, 95 % lie within this many standard deviations.
+#: Half the width of a normal 95 % interval in standard deviations.
 _NORMAL_95 = 1.959963984540054
 
 _COLOURS = {"GP": "#4daf4a", "RCGP": "#377eb8"}
@@ -44,13 +44,13 @@ def made_up_data(seed: int = 7, n: int = 300, share: float = 0.1) -> tuple[pd.Da
 
 def run_demo(folder: Path, console: Console) -> None:
     """Fit both models, print how they compare, and write the data and a figure to a folder."""
-    import matplotlib.figure  # noqa: F401 (missing, it should be missed before the fits and not after)
+    import matplotlib.figure  # noqa: F401 (if it is missing, fail before the fits)
 
     table, truth, outlying = made_up_data()
     table.index += 1  # rows are numbered as in the file
     X, y = table[["x"]], table["y"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoiseLawWarning)  # about the plain GP, which is here to be compared with
+        warnings.simplefilter("ignore", NoiseLawWarning)  # about the plain GP
         models = {"GP": RCGPRegressor(weight="constant").fit(X, y), "RCGP": RCGPRegressor().fit(X, y)}
     console.print(f"{len(y)} points, {outlying.sum()} of them outliers; errors against the true function\n")
     scores = Table(box=None, pad_edge=False, header_style="bold")
@@ -72,18 +72,15 @@ def run_demo(folder: Path, console: Console) -> None:
         )
     console.print(scores)
     console.print(
-        f"\nThe GP's band holds so much because it is {widths[0] / widths[1]:.0f} times as wide. Errors along one "
-        "curve go together: what share a narrow band holds varies from one draw of the data to the next, around 95 %.",
+        f"\nThe GP's band covers the function because it is {widths[0] / widths[1]:.0f} times as wide. Errors along a "
+        "curve are correlated, so the coverage of a narrow band varies around 95 % from one data set to the next.",
         soft_wrap=True,
     )
-    rows = suspicion(models["RCGP"], y)
-    flagged = models["RCGP"].outliers_
-    console.print(f"\n{str(models['RCGP'].noise_law_).splitlines()[0]}", soft_wrap=True)
-    console.print(
-        f"{flagged.sum()} rows flagged, {(flagged & outlying).sum()} of them outliers ({FLAG_RULE}).", soft_wrap=True
-    )
-    console.print("\nThe most suspicious:")
-    print_rows(rows.head(10), console)
+    law, flagged = models["RCGP"].noise_law_, models["RCGP"].outliers_
+    console.print(f"\n{str(law).splitlines()[0]}", soft_wrap=True)
+    found = f"{flagged.sum()} rows flagged, {(flagged & outlying).sum()} of them outliers ({FLAG_RULE})."
+    console.print(f"{found}\n\nThe most suspicious:", soft_wrap=True)
+    print_rows(suspicion(models["RCGP"], y).head(10), console)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "demo.csv", table.to_csv(index=False).encode())
     draw(table, truth, models, folder / "demo.png")
@@ -97,16 +94,14 @@ def run_demo(folder: Path, console: Console) -> None:
 
 def draw(table: pd.DataFrame, truth: Numbers, models: dict[str, RCGPRegressor], path: Path) -> None:
     """Both fits with their bands, and the weight of each point below."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.4), layout="constrained")
-    FigureCanvasAgg(figure)  # draws to a file, whatever display there is
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     x, y = table["x"].to_numpy(), table["y"].to_numpy()
     low, high = float(truth.min()) - 2.0, float(truth.max()) + 2.0
     for marker, shown in (("o", (y > low) & (y < high)), ("^", y >= high), ("v", y <= low)):
-        height = y[shown].clip(low + 0.1, high - 0.1)  # what lies beyond the frame is drawn at its edge
+        height = y[shown].clip(low + 0.1, high - 0.1)  # points beyond the frame are drawn at its edge
         top.scatter(x[shown], height, s=9 if marker == "o" else 22, marker=marker, color="#555555", linewidths=0)
     top.plot(x, truth, color="black", linewidth=1, linestyle="--", label="truth")
     for name, model in models.items():

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,9 +20,10 @@ from sklearn.exceptions import ConvergenceWarning
 from rcgp import FitError
 from rcgp.chunked.resources import available_memory, gigabytes, inducing_bytes
 from rcgp.cli.options import Choice, Options, ReadingOptions, Weight, many
-from rcgp.estimator import NoiseLawWarning, RCGPRegressor, SparseRCGPRegressor
-from rcgp.estimator.doubts import IntervalWarning, doubt_of
+from rcgp.estimator import IntervalWarning, NoiseLawWarning, RCGPRegressor, SparseRCGPRegressor
+from rcgp.estimator.base import BaseRegressor
 from rcgp.estimator.saved import load_with_table
+from rcgp.estimator.sparse import doubt_of
 from rcgp.models.defaults import NORMAL_MAD
 from rcgp.saving import SavedModelError
 from rcgp.table import (
@@ -37,29 +38,27 @@ from rcgp.table import (
     suspicious_inputs,
 )
 
-__all__ = ["Fitted", "Regressor", "fit_plain", "fit_table", "predictions"]
+__all__ = ["Fitted", "fit_plain", "fit_table", "predictions"]
 
-Regressor: TypeAlias = RCGPRegressor | SparseRCGPRegressor
-
-# n x n matrices of float64 held at the peak, as measured: while hyperparameters are chosen on n rows, and by an exact
-# model of n rows that has them.
+# Peak memory, measured in n x n matrices of float64: of the search for hyperparameters on n rows, and of an exact
+# model of n rows.
 _SEARCH_MATRICES, _MODEL_MATRICES = 4.5, 3.5
-# A target is strongly skewed if the upper twentieth is this many times as far from the median as the lower one: as of
-# a lognormal variable whose logarithm has a standard deviation of 2/3. Fewer rows than that say little about it.
+# A target is strongly skewed if its 95 % quantile is this many times as far from the median as its 5 % quantile, as for
+# a lognormal variable whose logarithm has a standard deviation of 2/3. With fewer rows skewness is not judged.
 _SKEWED, _SKEW_ROWS = 3.0, 20
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted model, the numbers that it was fitted to, and what the user should know.
+    """A fitted model, its training data and notices for the user.
 
     Attributes:
         y: ``n`` observations in the units of the table.
-        table: as it was read, with the rows that were left out.
-        names: of the ``n`` rows, if a column holds them.
+        table: as read, including rows that were left out.
+        names: of the ``n`` rows, if there is a column of names.
     """
 
-    model: Regressor
+    model: BaseRegressor
     encoding: Encoding
     X: pd.DataFrame
     y: pd.Series[float]
@@ -74,23 +73,23 @@ class Fitted:
 
     @property
     def expected(self) -> NDArray[np.float64]:
-        """What all other rows predict for each of the ``n``, in the units of the table."""
+        """Leave-one-out predictions of the ``n`` rows in the units of the table."""
         mean: NDArray[np.float64] = self.model.loo_mean_
         with np.errstate(over="ignore"):
             return np.exp(mean) if self.encoding.log else mean
 
     @property
     def labels(self) -> list[object]:
-        """What to call the ``n`` rows: by name, and by number where there is none."""
+        """Names of the ``n`` rows, or their numbers."""
         rows = list(self.y.index)
         return rows if self.names is None else [name or row for name, row in zip(self.names, rows, strict=True)]
 
 
 def fit_table(path: Path, options: Options, console: Console, new_columns: Sequence[str] = ()) -> Fitted:
-    """Read a table, turn it into numbers and fit the robust model, showing progress on the console.
+    """Read a table, encode it and fit the robust model, with progress on the console.
 
     Raises:
-        TableError: also if the table has one of the new columns already.
+        TableError: also if the table already has one of the new columns.
     """
     form = _csv_format(options)
     table = read_table(path, form)
@@ -102,8 +101,7 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
     encoding, notices = learn_encoding(table, options.target, features, options.missing, exclude, form, options.row_id)
     encoding = replace(encoding, log=options.log)
     encoded = encode(table, encoding, options.missing)
-    if encoded.y is None:  # which encode gives when asked for it
-        raise TypeError("the target is missing")
+    assert encoded.y is not None
     rows = len(encoded.y)
     choice = options.for_rows(rows)
     _check_memory(rows, choice, options)
@@ -118,7 +116,7 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
     return Fitted(model, encoding, encoded.X, encoded.y, notices, table, names)
 
 
-def fit_plain(fitted: Fitted, options: Options, console: Console) -> Regressor:
+def fit_plain(fitted: Fitted, options: Options, console: Console) -> BaseRegressor:
     """An ordinary GP of the same data, for comparison; sparse if the other is."""
     plain = _regressor(options, options.for_rows(len(fitted.y)), "constant")
     _fit(plain, fitted.X, fitted.fitted_y, console, "Fitting a plain GP to compare")
@@ -128,7 +126,7 @@ def fit_plain(fitted: Fitted, options: Options, console: Console) -> Regressor:
 def predictions(model_path: Path, data_path: Path, options: ReadingOptions) -> tuple[pd.DataFrame, list[str]]:
     """Mean, standard deviation and 95 % interval of a new observation in each row of a table, and notices.
 
-    What the options leave open is as in the training table.
+    The table is read as the training table was, except for the given options.
     """
     try:
         model, saved = load_with_table(model_path)
@@ -173,7 +171,7 @@ def _from_logarithm(predicted: dict[str, NDArray[np.float64]]) -> dict[str, NDAr
         }
 
 
-def _columns_of(model: Regressor, table: pd.DataFrame) -> Encoding:
+def _columns_of(model: BaseRegressor, table: pd.DataFrame) -> Encoding:
     """For a model saved in Python: columns of numbers with its feature names, or all columns in their order."""
     names = getattr(model, "feature_names_in_", None)
     if names is None and len(table.columns) != model.n_features_in_:
@@ -182,7 +180,7 @@ def _columns_of(model: Regressor, table: pd.DataFrame) -> Encoding:
             f"{len(table.columns)}; give a table of just those columns, in their order"
         )
     columns = [str(name) for name in (table.columns if names is None else names)]
-    # The target has no name in such a model; this one cannot be that of a column.
+    # Such a model has no name of its target; no column has this one.
     return Encoding("\0", tuple(Column(name, "number", ()) for name in columns))
 
 
@@ -190,7 +188,7 @@ def _csv_format(options: ReadingOptions) -> CsvFormat:
     return CsvFormat(options.encoding, options.separator, options.decimal, options.date_format)
 
 
-def _fit(model: Regressor, X: pd.DataFrame, y: pd.Series[float], console: Console, title: str) -> None:
+def _fit(model: BaseRegressor, X: pd.DataFrame, y: pd.Series[float], console: Console, title: str) -> None:
     """Fit, with progress on a terminal; a fit that fails names the row of the file."""
     with _progress(console, title) as report, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the summary reports it
@@ -204,7 +202,7 @@ def _fit(model: Regressor, X: pd.DataFrame, y: pd.Series[float], console: Consol
     model.set_params(progress=False)
 
 
-def _regressor(options: Options, choice: Choice, weight: Weight) -> Regressor:
+def _regressor(options: Options, choice: Choice, weight: Weight) -> BaseRegressor:
     """The model to fit."""
     common: dict[str, Any] = {
         "weight": weight,
@@ -219,7 +217,7 @@ def _regressor(options: Options, choice: Choice, weight: Weight) -> Regressor:
 
 
 def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
-    """The columns that ``--features`` names: each value is a column's name, or several with commas between."""
+    """The columns that ``--features`` names: each value is a column, or several separated by commas."""
     names: list[str] = []
     for value in given:
         names += [value] if value in columns else [part.strip() for part in value.split(",")]
@@ -227,7 +225,7 @@ def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
 
 
 def _check_memory(rows: int, choice: Choice, options: Options) -> None:
-    """Refuse, before it begins, a fit that needs more memory than there is."""
+    """Refuse a fit that needs more memory than is free."""
     searched = min(rows, choice.fit_rows)
     search = 8 * _SEARCH_MATRICES * searched**2
     if choice.sparse:
@@ -238,14 +236,14 @@ def _check_memory(rows: int, choice: Choice, options: Options) -> None:
         what = f"an exact fit of {many(rows)} rows needs"
         remedy = "leave --exact out" if options.sparse is False else "add --sparse"
     if search > model:
-        what, remedy = f"to choose hyperparameters on {many(searched)} rows takes", "lower --fit-rows"
+        what, remedy = f"choosing hyperparameters on {many(searched)} rows needs", "lower --fit-rows"
     needed, free = max(search, model), available_memory()
     if free is not None and needed > free:
         raise TableError(f"{what} about {gigabytes(needed)} GB of memory, and {gigabytes(free)} are free: {remedy}")
 
 
 def _logarithm(y: pd.Series[float]) -> pd.Series[float]:
-    """The logarithm of a target that is positive. Raises TableError naming the first row where it is not."""
+    """The logarithm of the target. Raises TableError naming the first row that is not positive."""
     bad = (y <= 0).to_numpy()
     if bad.any():
         first = int(bad.argmax())
@@ -270,13 +268,13 @@ def _skew_notices(y: pd.Series[float]) -> list[str]:
     if max(tails) > 2 * min(tails):
         return []
     return [
-        f"the target {str(y.name)!r} is positive and strongly skewed: half of it is below {middle:.4g} and a twentieth "
-        f"above {high:.4g}; --log may fit better"
+        f"the target {str(y.name)!r} is positive and strongly skewed: 50 % of it is below {middle:.4g} and 5 % above "
+        f"{high:.4g}; --log may fit better"
     ]
 
 
-def _fit_notices(model: Regressor, y: pd.Series[float], choice: Choice, options: Options) -> list[str]:
-    """What the number of rows decided, and what the numbers of a fit say about the fit itself."""
+def _fit_notices(model: BaseRegressor, y: pd.Series[float], choice: Choice, options: Options) -> list[str]:
+    """Choices made for the number of rows, and reasons to doubt the fit."""
     notices, rows = [], len(y)
     if isinstance(model, SparseRCGPRegressor):
         if options.sparse is None:
@@ -289,7 +287,7 @@ def _fit_notices(model: Regressor, y: pd.Series[float], choice: Choice, options:
         notices.append(f"hyperparameters were chosen on {sample}; the fitted model uses all rows")
     if model.weight == "learned":
         return notices
-    # With a weight that was given, outliers count towards the noise.
+    # With a given weight outliers inflate the noise.
     typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / NORMAL_MAD
     if typical < 1 / 3 and model.outliers_.any() and model.noise_variance_ > 1e-6 * float(y.var()):
         notices.append(
@@ -300,7 +298,7 @@ def _fit_notices(model: Regressor, y: pd.Series[float], choice: Choice, options:
 
 
 class _Report:
-    """A callback that moves a progress bar with each evaluation of the objective, and each chunk of a sparse fit."""
+    """A callback that moves a progress bar with each evaluation of the objective and each chunk of a sparse fit."""
 
     def __init__(self, progress: Progress, title: str) -> None:
         self._progress, self._title, self._step = progress, title, ""
@@ -311,7 +309,7 @@ class _Report:
         self._progress.update(self._task, description=text)
 
     def stage(self, name: str, done: int, total: int) -> None:
-        """A step of a sparse fit, and how many rows it has gone through of how many; 0 where that is not known."""
+        """A step of a sparse fit, with the rows done and the total, 0 if unknown."""
         self._step = f", {name}"
         text = f"{self._title}{self._step}" + (f": {many(done)} of {many(total)} rows" if total else "")
         self._progress.update(self._task, description=text, completed=done, total=total or None)
@@ -319,7 +317,7 @@ class _Report:
 
 @contextmanager
 def _progress(console: Console, title: str) -> Iterator[_Report | bool]:
-    """A bar that goes away at the end and pulses while the total is unknown; none if the console is no terminal."""
+    """A bar that is removed at the end and pulses while the total is unknown; none without a terminal."""
     if not console.is_terminal:
         yield False
         return

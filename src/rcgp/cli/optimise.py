@@ -1,7 +1,7 @@
-"""The command ``rcgp optimise``: an external program as the objective, a bar, and what was found.
+"""The command ``rcgp optimise``: an external program as the objective, a progress bar, and the result.
 
-The program is run once for each evaluation. It reads the parameters, one JSON object, from its standard input, and
-writes a number as the last line of its standard output.
+The program runs once for each evaluation. It reads the parameters, a JSON object, from its standard input, and writes a
+number as the last line of its standard output.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from rcgp.table.encoding import printable
+
 if TYPE_CHECKING:
     from rcgp.botorch import Evaluation, OptimisationResult
 
 __all__ = ["optimise_program", "parameter_bounds", "print_found", "program_of"]
 
-# Exit codes: where no evaluation has a value, and after an interrupt; bad input has another.
+# Exit codes: no evaluation has a value, and interrupted.
 _NOTHING_FOUND, _INTERRUPTED = 1, 130
 
-# Characters of a program's last line that are kept as the reason of a failure.
+# Characters kept of a program's last line, the reason of a failure.
 _LONGEST = 200
 
-# Seconds from one line of progress to the next, where there is no terminal.
+# Seconds between lines of progress without a terminal.
 _LINE_EVERY = 10.0
 
-# Words that mean something to a shell, and to nobody else.
+# Words with a meaning in a shell only.
 _OF_A_SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"}
 
 
 def parameter_bounds(given: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Bounds from texts such as ``x:0:1``. Raises ValueError for another form and for a name that is given twice."""
+    """Bounds from texts such as ``x:0:1``. Raises ValueError for other forms and for a repeated name."""
     bounds: dict[str, tuple[float, float]] = {}
     for text in given:
         name, _, rest = text.partition(":")
@@ -60,7 +62,7 @@ def parameter_bounds(given: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 
 def program_of(command: str) -> list[str]:
-    """The words of a command, which no shell sees. Raises ValueError if it has none, no program, or is for a shell."""
+    """The words of a command, run without a shell. Raises ValueError if it is empty, for a shell, or no program."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -72,11 +74,11 @@ def program_of(command: str) -> list[str]:
         written = shlex.split(command, posix=False)  # with quotes, so that words without them are known
     for word in (word for word in written if word in _OF_A_SHELL):
         raise ValueError(
-            f"--command {command!r}: no shell takes part, to which {word!r} would mean something; "
-            "give sh -c '...', or quote it if the program wants it"
+            f"--command {command!r}: no shell runs it, so {word!r} has no meaning; "
+            "give sh -c '...', or quote it if it is an argument of the program"
         )
     if shutil.which(words[0]) is None:
-        raise ValueError(f"--command {command!r}: there is no program {words[0]!r}; no shell takes part")
+        raise ValueError(f"--command {command!r}: there is no program {words[0]!r}; no shell runs it")
     return words
 
 
@@ -141,7 +143,7 @@ def _run(words: Sequence[str], timeout: float | None, x: dict[str, float]) -> fl
     """Run the program once. Raises EvaluationError if it ends with an error, takes too long, or writes no number."""
     from rcgp.botorch import EvaluationError
 
-    # In a group of its own, so that what it starts ends with it.
+    # In its own process group, so that its children can be ended with it.
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
@@ -167,31 +169,30 @@ def _run(words: Sequence[str], timeout: float | None, x: dict[str, float]) -> fl
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program and what it has started, but for what has a session of its own."""
+    """End a program and its children, except those in their own session."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError):  # it has just ended
             os.killpg(process.pid, signal.SIGKILL)
     else:  # Windows
         process.kill()
     process.wait()
-    # Not to the end of what it writes: a child with a session of its own may keep the pipes open.
+    # Closed without reading on: a child in its own session may keep the pipes open.
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
-            with suppress(OSError):  # what was not read any more
+            with suppress(OSError):  # unread output
                 pipe.close()
 
 
 def _last_line(output: bytes) -> str:
-    """The last line with something in it, without control characters."""
+    """The last line that is not blank, with control characters escaped."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
-    text = lines[-1].strip() if lines else ""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)[:_LONGEST]
+    return printable(lines[-1].strip())[:_LONGEST] if lines else ""
 
 
 @contextmanager
 def _progress(console: Console, budget: int) -> Iterator[Callable[[int, float], None]]:
-    """A bar that goes away at the end; where standard error is no terminal, such as a log file, now and then a line."""
-    # Not only what Rich says, which takes a log for a terminal where FORCE_COLOR is set, as it is in some CI.
+    """A bar that is removed at the end; a line every few seconds if standard error is no terminal, such as a log."""
+    # Rich takes a log for a terminal if FORCE_COLOR is set, as it is in some CI.
     if not (console.is_terminal and console.file.isatty()):
         yield _lines(console, budget)
         return
@@ -207,7 +208,7 @@ def _progress(console: Console, budget: int) -> Iterator[Callable[[int, float], 
 
 
 def _lines(console: Console, budget: int) -> Callable[[int, float], None]:
-    """Print every few seconds how many evaluations have ended, and the best value."""
+    """Print the number of evaluations and the best value every few seconds."""
     last = time.monotonic()
 
     def report(done: int, best: float) -> None:

@@ -1,4 +1,4 @@
-"""What the commands print and write: a summary of a fit, rows, tables. Printed numbers have four digits."""
+"""Output of the commands: a summary of a fit, rows, tables. Printed numbers have four digits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from rcgp.cli.fitting import Fitted, Regressor
+from rcgp.cli.fitting import Fitted
 from rcgp.estimator import FLAG_RULE, SparseRCGPRegressor
+from rcgp.estimator.base import BaseRegressor
 from rcgp.report.summary import rows_of
 from rcgp.saving import write_atomically
+from rcgp.table.encoding import printable
 from rcgp.weights.noise_law import SCALES
 
 __all__ = [
@@ -31,28 +33,27 @@ __all__ = [
     "print_rows",
     "print_summary",
     "print_verdict",
-    "printable",
     "suspicion",
     "write_table",
 ]
 
-#: What ``rcgp clean`` adds to a table.
+#: Columns that ``rcgp clean`` adds to a table.
 NEW_COLUMNS = ("outlier_probability", "expected", "outlier")
-# Rows at which the noise is evaluated for its range, at most: a million take 15 seconds.
+# Largest number of rows at which the noise is evaluated for its range: a million take 15 seconds.
 _NOISE_ROWS = 20_000
 
 
 def suspicion(
-    model: Regressor,
+    model: BaseRegressor,
     y: pd.Series[float],
     expected: NDArray[np.float64] | None = None,
     names: pd.Series[str] | None = None,
 ) -> pd.DataFrame:
-    """Every row with what the others predict there, the most suspicious first.
+    """Every row with its leave-one-out prediction, the most suspicious first.
 
-    Columns: row, id where a column names the rows, observed, expected, residual, score (the residual in standard
-    deviations), weight, outlier_probability, outlier. Sorted by that probability and, where it is equal, by the size of
-    the score. With --log, expected is the median in the units of the table, and score is that of the logarithm.
+    Columns: row, id if the rows have names, observed, expected, residual, score (the residual in standard deviations),
+    weight, outlier_probability, outlier. Sorted by outlier_probability, then by the size of the score. With --log,
+    expected is the median in the units of the table, and score is that of the logarithm.
     """
     observed, expected = y.to_numpy(), model.loo_mean_ if expected is None else expected
     rows = pd.DataFrame(
@@ -73,7 +74,7 @@ def suspicion(
 
 
 def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
-    """Rows as :func:`suspicion` gives them, and what was learned about the noise, for machines."""
+    """The rows of :func:`suspicion` and the noise law, for machines."""
     model = fitted.model
     law, (of_good, of_all) = model.noise_law_, _coverage(fitted)
     return {
@@ -89,7 +90,7 @@ def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
-    """What was fitted, how well the rows predict each other, and which do not fit in."""
+    """The fit, its leave-one-out error, its noise law and the most suspicious rows."""
     model, y = fitted.model, fitted.y
     rows = suspicion(model, y, fitted.expected, fitted.names)
     error = rows["residual"].abs()
@@ -118,7 +119,7 @@ def print_verdict(fitted: Fitted, console: Console) -> None:
 
 
 def print_rows(rows: pd.DataFrame, console: Console) -> None:
-    """Rows as :func:`suspicion` gives them. A line each, whatever the width of the terminal."""
+    """The rows of :func:`suspicion`, one line each, whatever the width of the terminal."""
     name = ["id"] if "id" in rows else []
     lines = [["row", *name, "observed", "expected", "residual", "in sd", "weight", "outlier probability", "flag"]]
     for row in rows.itertuples(index=False):
@@ -131,13 +132,13 @@ def print_rows(rows: pd.DataFrame, console: Console) -> None:
 
 
 def print_notices(notices: Iterable[str], console: Console) -> None:
-    """What the user should know about the table, one line each."""
+    """Notices about the table and the fit, one line each."""
     for notice in notices:
         console.print(Text(f"note: {printable(notice)}", style="yellow"), soft_wrap=True)
 
 
 def print_doubts(doubts: Iterable[str], console: Console) -> None:
-    """Why the noise law may be wrong, one line each."""
+    """Doubts about the noise law, one line each."""
     for doubt in doubts:
         console.print(Text(f"Doubt: {printable(doubt)}", style="bold yellow"), soft_wrap=True)
 
@@ -163,7 +164,7 @@ def cleaned(fitted: Fitted, drop: bool) -> tuple[pd.DataFrame, str]:
 
 
 def write_table(table: pd.DataFrame, path: Path | None, separator: str = ",", decimal: str = ".") -> None:
-    """Write a table as CSV or, by its suffix, Parquet; whole or not at all. ``None`` is standard output."""
+    """Write a table as CSV or, by its suffix, Parquet, completely or not at all. ``None`` is standard output."""
     if path is None:
         table.to_csv(sys.stdout, index=False)
         return
@@ -194,7 +195,7 @@ def _coverage(fitted: Fitted) -> tuple[float, float]:
 
 
 def _noise(fitted: Fitted) -> str:
-    """Standard deviation of the noise; where it differs from place to place its range, over rows spread evenly."""
+    """Standard deviation of the noise; if it varies, its range over evenly spaced rows."""
     noise = fitted.model.noise_std(fitted.X.iloc[:: -(-len(fitted.X) // _NOISE_ROWS)])
     low, middle, high = np.quantile(noise, [0.0, 0.5, 1.0])
     of = " of the logarithm" if fitted.encoding.log else ""
@@ -206,7 +207,7 @@ def _noise(fitted: Fitted) -> str:
 def _print_lengthscales(fitted: Fitted, console: Console) -> None:
     """Lengthscales beside the range of each feature: only their ratio says how much a feature matters.
 
-    Of a feature that is constant a lengthscale says nothing: it comes last, without one.
+    Constant features come last, without a lengthscale.
     """
     X, lengthscales = fitted.X, fitted.model.lengthscales_
     low, high = (X.quantile(q).to_numpy() for q in (0.05, 0.95))
@@ -226,7 +227,7 @@ def _print_lengthscales(fitted: Fitted, console: Console) -> None:
 
 
 def _print_columns(lines: list[list[str]], console: Console, right: Iterable[int], head: bool = False) -> None:
-    """Lines with their columns below each other, never cut: what does not fit is wrapped by the terminal."""
+    """Lines with aligned columns, never cut: the terminal wraps what does not fit."""
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     aligned_right = set(right)
     for i, line in enumerate(lines):
@@ -236,11 +237,6 @@ def _print_columns(lines: list[list[str]], console: Console, right: Iterable[int
         if not (head and i == 0):
             text.highlight_words(["outlier"], style="bold red")
         console.print(text, soft_wrap=True)
-
-
-def printable(text: object) -> str:
-    """A text from a file with its control characters spelt out, so that no terminal obeys them."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def number(value: float) -> str:

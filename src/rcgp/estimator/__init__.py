@@ -1,9 +1,9 @@
 """The robust GP for practitioners: scikit-learn's contract, kernels of either library, saved models."""
 
-from rcgp.estimator.doubts import FLAG_RULE, IntervalWarning, NoiseLawWarning
+from rcgp.estimator.output import FLAG_RULE, NoiseLawWarning
 from rcgp.estimator.regressor import RCGPRegressor
 from rcgp.estimator.saved import load
-from rcgp.estimator.sparse import SparseRCGPRegressor
+from rcgp.estimator.sparse import IntervalWarning, SparseRCGPRegressor
 from rcgp.saving import SavedModelError
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What both regressors share: parameters and data checked as scikit-learn does, predictions, fitted attributes."""
+"""Shared by both regressors: checks of parameters and data, predictions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import copy
 import datetime
 import functools
 import os
-import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -19,33 +17,27 @@ import sklearn.gaussian_process.kernels as sk
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from rcgp.estimator.doubts import NoiseLawWarning
 from rcgp.models.validation import check_finite
-from rcgp.training import FitReport
-from rcgp.training.search import Progress
 from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential, WeightFunction
 
 __all__ = [
     "BaseRegressor",
-    "Settings",
     "as_tensor",
     "check_choice",
     "check_integer",
     "training_data",
     "undone_on_failure",
     "validated",
-    "warn",
 ]
 
 Array = NDArray[np.float64]
 Fit = TypeVar("Fit", bound=Callable[..., Any])
 
-_WEIGHTS: dict[str, type[WeightFunction] | None] = {
-    "learned": None,
+_WEIGHTS: dict[str, type[WeightFunction]] = {
+    "learned": Constant,  # until the law is learned
     "imq": InverseMultiquadric,
     "se": SquaredExponential,
     "constant": Constant,
@@ -56,28 +48,6 @@ _NUMERIC = "biufc"
 _DATES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Checked parameters of an estimator. scikit-learn's constructors store arguments untouched, so ``fit`` checks.
-
-    Attributes:
-        kernel, mean, local_noise, normalize, priors, fit_rows, progress: as given.
-        make_weight: returns a new weight function for each output; ``None`` learns the noise law.
-        restarts, max_iterations: of the searches.
-    """
-
-    kernel: gpytorch.kernels.Kernel | sk.Kernel | None
-    mean: Any
-    make_weight: Callable[[], WeightFunction] | None
-    local_noise: bool
-    restarts: int
-    normalize: bool
-    priors: str | None
-    max_iterations: int
-    fit_rows: int | None
-    progress: bool | Progress
-
-
 def check_choice(value: Any, names: tuple[str | None, ...], argument: str, alternative: str = "") -> None:
     """Raise a ValueError unless the value is one of the names; the message also offers the alternative."""
     if not any(value is name if name is None else isinstance(value, str) and value == name for name in names):
@@ -85,16 +55,18 @@ def check_choice(value: Any, names: tuple[str | None, ...], argument: str, alter
         raise ValueError(f"{argument} must be {listed} {alternative}".rstrip() + f", got {value!r}")
 
 
-def check_integer(value: Any, argument: str, least: int) -> int:
-    """The value as an int, or a ValueError unless it is an integer of at least ``least``."""
+def check_integer(value: Any, argument: str, least: int) -> None:
+    """Raise a ValueError unless the value is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(f"{argument} must be a whole number, at least {least}, got {value!r}")
-    return int(value)
 
 
 class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]
     """Parameters, predictions and files of both regressors."""
 
+    # Parameters of RCGPRegressor only.
+    n_restarts: int = 0
+    normalize: bool = True
     n_outputs_: int
     n_features_in_: int
 
@@ -111,9 +83,8 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         return_cov : bool, default=False
             Return the covariance matrix as well. For inputs in memory.
         include_noise : bool, default=False
-            Add the variance of the noise law to each variance: that of new observations without outliers. For
-            intervals prefer :meth:`predict_interval`. With sample weights it is the noise of a row of weight 1: with
-            all weights times 10 it is 10 times as large.
+            Add the noise of inliers to each variance, with sample weights that of a row of weight 1. For intervals
+            prefer :meth:`predict_interval`.
 
         Returns
         -------
@@ -242,33 +213,24 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         check_finite(inputs, "X", getattr(self, "feature_names_in_", None))
         return inputs
 
-    def _settings(self) -> Settings:
-        """The parameters, or an error that names the one that is wrong."""
-        normalize = getattr(self, "normalize", True)
+    def _check_parameters(self) -> None:
+        """Raise an error that names a wrong parameter. Called by ``fit``: scikit-learn's constructors do not check."""
         check_choice(self.priors, ("weak", None), "priors")
-        for name, flag in (("normalize", normalize), ("local_noise", self.local_noise)):
-            if not isinstance(flag, bool | np.bool_):
-                raise TypeError(f"{name} must be True or False, got {flag!r}")
+        for name in ("normalize", "local_noise"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.kernel is not None and not isinstance(self.kernel, gpytorch.kernels.Kernel | sk.Kernel):
             raise TypeError(f"kernel must be a kernel of GPyTorch or scikit-learn, or None, got {self.kernel!r}")
-        make_weight: Callable[[], WeightFunction] | None
-        if isinstance(self.weight, WeightFunction):
-            make_weight = functools.partial(copy.deepcopy, self.weight)
-        else:
+        if not isinstance(self.weight, WeightFunction):
             check_choice(self.weight, tuple(_WEIGHTS), "weight", "or a weight function of rcgp.weights")
-            make_weight = _WEIGHTS[self.weight]
-        return Settings(
-            kernel=self.kernel,
-            mean=self.mean,
-            make_weight=make_weight,
-            local_noise=bool(self.local_noise),
-            restarts=check_integer(getattr(self, "n_restarts", 0), "n_restarts", least=0),
-            normalize=bool(normalize),
-            priors=self.priors,
-            max_iterations=check_integer(self.max_iter, "max_iter", least=1),
-            fit_rows=None if self.fit_rows is None else check_integer(self.fit_rows, "fit_rows", least=2),
-            progress=self.progress,
-        )
+        check_integer(self.n_restarts, "n_restarts", least=0)
+        check_integer(self.max_iter, "max_iter", least=1)
+        if self.fit_rows is not None:
+            check_integer(self.fit_rows, "fit_rows", least=2)
+
+    def _new_weight(self) -> WeightFunction:
+        """A new weight function to start a fit with."""
+        return copy.deepcopy(self.weight) if isinstance(self.weight, WeightFunction) else _WEIGHTS[self.weight]()
 
 
 def undone_on_failure(fit: Fit) -> Fit:
@@ -286,15 +248,6 @@ def undone_on_failure(fit: Fit) -> Fit:
     return wrapper  # type: ignore[return-value]
 
 
-def warn(report: FitReport, doubts: tuple[str, ...]) -> None:
-    """Warn the caller of ``fit`` if the fit did not converge, and of each doubt about the noise law."""
-    if not report.converged:
-        message = f"the fit did not converge in {report.iterations} iterations: {report.message}"
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
-    for doubt in doubts:
-        warnings.warn(doubt, NoiseLawWarning, stacklevel=4)
-
-
 def as_tensor(values: Any) -> Tensor:
     """An array as a float64 tensor; a copy if it is read-only, which torch does not support."""
     return torch.from_numpy(np.require(values, dtype=np.float64, requirements=["C", "W"]))
@@ -303,7 +256,7 @@ def as_tensor(values: Any) -> Tensor:
 def training_data(
     estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Inputs, observations and sample weights by scikit-learn's checks, which note the features in the estimator.
+    """Inputs, observations and sample weights by scikit-learn's checks, which set the features of the estimator.
 
     Observations may be missing (NaN) in rows of weight 0.
     """
@@ -325,7 +278,7 @@ def training_data(
 
 
 def _without_missing(y: Any, sample_weight: Any) -> tuple[Any, Tensor | None]:
-    """Observations with 0 for those that are not finite in rows of weight 0, and the mask of these."""
+    """Observations with 0 for missing ones, not finite in rows of weight 0, and their mask."""
     values, weights = np.array(y), np.asarray(sample_weight)
     if values.dtype.kind != "f" or weights.ndim != 1 or weights.shape != values.shape[:1]:
         return y, None
@@ -351,14 +304,22 @@ def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
 
 
 def _all_dates(values: Any) -> bool:
-    """Whether all columns of a table, or an array, are dates or durations."""
+    """Whether an array, or every column of a table, holds dates or durations."""
     dtypes = list(getattr(values, "dtypes", [])) if hasattr(values, "columns") else [getattr(values, "dtype", None)]
     return bool(dtypes) and all(getattr(dtype, "kind", None) in ("m", "M") for dtype in dtypes)
 
 
 def _refuse_text(values: Any, name: str) -> None:
     """Raise a ValueError that names the first column with text or a date, and its first row."""
-    for label, column in _object_columns(values):
+    columns: Iterable[tuple[object, Any]]
+    if hasattr(values, "iloc") and hasattr(values, "columns"):
+        objects = ((label, column) for label, column in values.items() if column.dtype.kind not in _NUMERIC)
+        columns = ((repr(str(label)), np.asarray(column, dtype=object)) for label, column in objects)
+    else:
+        cells = np.atleast_1d(values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object))
+        columns = [(None, cells)] if cells.ndim == 1 else enumerate(cells.reshape(len(cells), -1).T)
+        columns = [] if cells.dtype.kind in _NUMERIC else columns
+    for label, column in columns:
         row = next((row for row, cell in enumerate(column) if isinstance(cell, _DATES) or _is_text(cell)), None)
         if row is None:
             continue
@@ -371,24 +332,9 @@ def _refuse_text(values: Any, name: str) -> None:
         ) from None
 
 
-def _object_columns(values: Any) -> Iterator[tuple[object, Any]]:
-    """Label and cells of each column that is not numeric; the label of a vector is ``None``."""
-    if hasattr(values, "iloc") and hasattr(values, "columns"):
-        for number, label in enumerate(values.columns):
-            column = values.iloc[:, number]
-            if column.dtype.kind not in _NUMERIC:
-                yield repr(str(label)), np.asarray(column, dtype=object)
-        return
-    cells = np.atleast_1d(values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object))
-    if cells.dtype.kind not in _NUMERIC:
-        yield from [(None, cells)] if cells.ndim == 1 else enumerate(cells.reshape(len(cells), -1).T)
-
-
 def _is_text(cell: Any) -> bool:
     try:
         float(cell)
-    except ValueError:
-        return True
-    except TypeError:  # such as None, a missing value
-        pass
+    except (TypeError, ValueError) as error:
+        return isinstance(error, ValueError)  # a missing value such as None is a TypeError
     return False

@@ -1,13 +1,10 @@
-"""scikit-learn's kernels as GPyTorch's, with the same bounds and fixed parameters; lengthscales of fitted kernels.
-
-A kernel without an exact counterpart is refused by name.
-"""
+"""scikit-learn's kernels as GPyTorch's, with the same bounds and fixed parameters; others are refused by name."""
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +16,7 @@ from torch import Tensor
 
 from rcgp.models.defaults import Between, above
 
-__all__ = ["Noise", "known_kernels", "lengthscales", "translate"]
+__all__ = ["Noise", "known_kernels", "translate"]
 
 KNOWN = "RBF, Matern, RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel, WhiteKernel, sums and products"
 
@@ -99,7 +96,7 @@ def _translate(kernel: sk.Kernel, d: int) -> _Part:
 
 
 def _sum(terms: Sequence[Any]) -> Any:
-    """Sum of the terms that are not ``None``; ``None`` if there is none."""
+    """Sum of the terms that are not ``None``; ``None`` without any."""
     present = [term for term in terms if term is not None]
     return functools.reduce(operator.add, present) if present else None
 
@@ -111,17 +108,14 @@ def _product(kernel: sk.Product, d: int) -> _Part:
     if type(constant) is sk.ConstantKernel:
         factor = Noise.within(constant.constant_value, constant.constant_value_bounds)
         noise = None if part.noise is None else factor * part.noise
-        return _Part(None if part.kernel is None else _scaled(constant, part.kernel), noise)
+        scaled = None if part.kernel is None else gpytorch.kernels.ScaleKernel(part.kernel)
+        if scaled is not None:
+            _set(scaled, "outputscale", constant.constant_value, constant.constant_value_bounds)
+        return _Part(scaled, noise)
     first = _translate(constant, d)
     if part.noise is not None or first.noise is not None or part.kernel is None or first.kernel is None:
         raise ValueError(f"kernel {kernel}: a WhiteKernel can be multiplied by a ConstantKernel only")
     return _Part(first.kernel * part.kernel, None)
-
-
-def _scaled(constant: sk.ConstantKernel, kernel: gpytorch.kernels.Kernel) -> gpytorch.kernels.Kernel:
-    scaled = gpytorch.kernels.ScaleKernel(kernel).double()
-    _set(scaled, "outputscale", constant.constant_value, constant.constant_value_bounds)
-    return scaled
 
 
 def _rbf(kernel: sk.RBF | sk.Matern, d: int) -> gpytorch.kernels.Kernel:
@@ -137,9 +131,7 @@ def _matern(kernel: sk.Matern, d: int) -> gpytorch.kernels.Kernel:
 
 
 def _rational_quadratic(kernel: sk.RationalQuadratic, d: int) -> gpytorch.kernels.Kernel:
-    translated = _with_lengthscale(gpytorch.kernels.RQKernel, kernel, d)
-    _set(translated, "alpha", kernel.alpha, kernel.alpha_bounds)
-    return translated
+    return _set(_with_lengthscale(gpytorch.kernels.RQKernel, kernel, d), "alpha", kernel.alpha, kernel.alpha_bounds)
 
 
 def _periodic(kernel: sk.ExpSineSquared, d: int) -> gpytorch.kernels.Kernel:
@@ -148,24 +140,19 @@ def _periodic(kernel: sk.ExpSineSquared, d: int) -> gpytorch.kernels.Kernel:
             f"kernel {kernel}: scikit-learn's ExpSineSquared takes the sine of a distance, GPyTorch's PeriodicKernel "
             f"one of each difference; they agree for one feature only, and the data have {d}. Give a GPyTorch kernel"
         )
-    translated = gpytorch.kernels.PeriodicKernel().double()
-    _set(translated, "period_length", kernel.periodicity, kernel.periodicity_bounds)
+    periodic = _set(gpytorch.kernels.PeriodicKernel(), "period_length", kernel.periodicity, kernel.periodicity_bounds)
     # GPyTorch's lengthscale of a periodic kernel is scikit-learn's squared.
-    _set(translated, "lengthscale", kernel.length_scale, kernel.length_scale_bounds, power=2)
-    return translated
+    return _set(periodic, "lengthscale", kernel.length_scale, kernel.length_scale_bounds, power=2)
 
 
 def _dot_product(kernel: sk.DotProduct, d: int) -> gpytorch.kernels.Kernel:
-    linear, offset = gpytorch.kernels.LinearKernel().double(), gpytorch.kernels.ConstantKernel().double()
-    _set(linear, "variance", 1.0, "fixed")
-    _set(offset, "constant", kernel.sigma_0, kernel.sigma_0_bounds, power=2)
-    return linear + offset
+    linear = _set(gpytorch.kernels.LinearKernel(), "variance", 1.0, "fixed")
+    return linear + _set(gpytorch.kernels.ConstantKernel(), "constant", kernel.sigma_0, kernel.sigma_0_bounds, power=2)
 
 
 def _constant(kernel: sk.ConstantKernel, d: int) -> gpytorch.kernels.Kernel:
-    translated = gpytorch.kernels.ConstantKernel().double()
-    _set(translated, "constant", kernel.constant_value, kernel.constant_value_bounds)
-    return translated
+    value, bounds = kernel.constant_value, kernel.constant_value_bounds
+    return _set(gpytorch.kernels.ConstantKernel(), "constant", value, bounds)
 
 
 _LEAVES: dict[type, Callable[[Any, int], gpytorch.kernels.Kernel]] = {
@@ -179,18 +166,19 @@ _LEAVES: dict[type, Callable[[Any, int], gpytorch.kernels.Kernel]] = {
 
 
 def _with_lengthscale(make: Callable[..., Any], kernel: Any, d: int) -> gpytorch.kernels.Kernel:
-    """A stationary kernel with one lengthscale, or one for each feature if the given kernel has as many."""
+    """A stationary kernel with one lengthscale, or one for each feature, as the given kernel has."""
     lengthscale = np.atleast_1d(kernel.length_scale)
     if lengthscale.size not in (1, d):
         raise ValueError(f"kernel {kernel} has {lengthscale.size} length scales, the data have {d} features")
-    translated = make(ard_num_dims=lengthscale.size if lengthscale.size > 1 else None).double()
-    _set(translated, "lengthscale", lengthscale, kernel.length_scale_bounds)
-    return translated
+    translated = make(ard_num_dims=lengthscale.size if lengthscale.size > 1 else None)
+    return _set(translated, "lengthscale", lengthscale, kernel.length_scale_bounds)
 
 
-def _set(kernel: gpytorch.kernels.Kernel, name: str, value: Any, bounds: Any, power: int = 1) -> None:
-    """Set value and bounds of a parameter, or fix it; GPyTorch's parameter is scikit-learn's to this power."""
-    parameter = getattr(kernel, f"raw_{name}")
+def _set(
+    kernel: gpytorch.kernels.Kernel, name: str, value: Any, bounds: Any, power: int = 1
+) -> gpytorch.kernels.Kernel:
+    """The kernel with value and bounds of a parameter; GPyTorch's parameter is scikit-learn's to this power."""
+    parameter = getattr(kernel.double(), f"raw_{name}")
     if isinstance(bounds, str):  # "fixed"
         constraint = above(0.0)
     else:
@@ -201,43 +189,9 @@ def _set(kernel: gpytorch.kernels.Kernel, name: str, value: Any, bounds: Any, po
     with torch.no_grad():  # GPyTorch's setter may reject a value on a bound because of rounding
         parameter.copy_(_shaped(np.atleast_1d(value) ** power, parameter).log())
     parameter.requires_grad_(not isinstance(bounds, str))
+    return kernel
 
 
 def _shaped(values: Any, parameter: Tensor) -> Tensor:
     tensor = torch.as_tensor(np.array(values, dtype=np.float64))
     return tensor.expand(parameter.numel()).reshape(parameter.shape).clone()
-
-
-def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:
-    """Lengthscale of each of ``d`` features: ``d``, or a row for each kernel with lengthscales in a sum or product.
-
-    Infinite for a feature that a kernel ignores. Of a periodic kernel scikit-learn's, the square root of GPyTorch's.
-    """
-    rows = list(_lengthscale_rows(kernel, torch.arange(d), d))
-    if len(rows) == 1:
-        return rows[0]
-    return np.stack(rows) if rows else np.zeros((0, d))
-
-
-def _lengthscale_rows(
-    kernel: gpytorch.kernels.Kernel, dims: Tensor, d: int, chosen: bool = False
-) -> Iterator[np.ndarray]:
-    """A row of ``d`` lengthscales for each part that has any.
-
-    Args:
-        kernel: the part.
-        dims: its features.
-        d: number of all features.
-        chosen: whether ``active_dims`` are already applied: a ScaleKernel takes over those of its base.
-    """
-    if kernel.active_dims is not None and not chosen:
-        dims = dims[kernel.active_dims]
-    if kernel._parameters.get("raw_lengthscale") is not None:
-        value = kernel.lengthscale.detach().double().reshape(-1)
-        row = torch.full((d,), torch.inf, dtype=torch.float64)
-        row[dims] = (value.sqrt() if isinstance(kernel, gpytorch.kernels.PeriodicKernel) else value).expand(len(dims))
-        yield row.numpy()
-    for child in kernel.children():
-        for part in child if isinstance(child, torch.nn.ModuleList) else [child]:
-            if isinstance(part, gpytorch.kernels.Kernel):
-                yield from _lengthscale_rows(part, dims, d, chosen=isinstance(kernel, gpytorch.kernels.ScaleKernel))

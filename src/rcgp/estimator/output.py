@@ -1,10 +1,10 @@
-"""One output of an estimator: a column of y becomes a fitted model, with a diagnosis of each row."""
+"""One output of an estimator: a column of y becomes a fitted model, with a diagnosis of each row and its doubts."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,9 +13,10 @@ import numpy as np
 import sklearn.gaussian_process.kernels as sk
 import torch
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from rcgp.estimator.base import Settings
+from rcgp.estimator.base import BaseRegressor
 from rcgp.estimator.kernels import Noise, translate
 from rcgp.models import RCGP
 from rcgp.models.defaults import Between, above, add_weak_priors, in_units, kernel_of_all_columns, robust_spread
@@ -24,10 +25,20 @@ from rcgp.models.means import build_mean
 from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust, weigh_by_law
 from rcgp.training.fit import fit_ordinary
 from rcgp.training.judgement import judge_rows
-from rcgp.weights import Constant, LawWeight, NoiseLaw
+from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import FLAGGED
 
-__all__ = ["ROW_ATTRIBUTES", "Output", "RowDiagnosis", "build_model", "fit_output"]
+__all__ = [
+    "FLAG_RULE",
+    "ROW_ATTRIBUTES",
+    "NoiseLawWarning",
+    "Output",
+    "RowDiagnosis",
+    "build_model",
+    "fit_output",
+    "lengthscales",
+    "warn",
+]
 
 Array = NDArray[np.float64]
 
@@ -37,6 +48,13 @@ _ROUNDING = 1e-9
 _LARGEST_SCORE = 1e6
 # A value this many times farther from the median than is typical for its column is probably a mistake.
 _ABSURD = 1e6
+
+#: The rule in words, for wherever flags are shown.
+FLAG_RULE = "flagged: rows that are more likely outliers than not (probability above 0.5) by the learned noise law"
+
+
+class NoiseLawWarning(UserWarning):
+    """The fit cannot tell outliers from inliers, or its noise law does not fit the rows."""
 
 
 class RowDiagnosis(NamedTuple):
@@ -84,71 +102,78 @@ class Output:
 
 
 def fit_output(
-    settings: Settings,
-    X: Tensor,
-    y: Tensor,
-    precision: Tensor | None,
-    random: np.random.RandomState,
-    names: Sequence[str] | None = None,
+    estimator: BaseRegressor, X: Tensor, y: Tensor, precision: Tensor | None, random: np.random.RandomState
 ) -> Output:
     """Build and fit the model of one column of y.
 
     Args:
-        settings: the estimator's parameters.
+        estimator: its parameters, which are checked, and its feature names for messages.
         X: ``n x d`` inputs.
         y: ``n`` observations.
         precision: ``n`` sample weights; rows of weight zero are left out of the model, but diagnosed.
         random: source of the sample of rows and of the seed of restarts.
-        names: names of the columns of X, if any, for messages.
     """
     used = torch.ones(len(y), dtype=torch.bool) if precision is None else precision > 0
     if precision is not None:  # weights of 1 are the default
         precision = None if bool((precision[used] == 1).all()) else precision[used]
-    X_used, y_used = X[used], y[used]
+    X_used, y_used, names = X[used], y[used], getattr(estimator, "feature_names_in_", None)
     sample = torch.arange(len(y_used))
-    if settings.fit_rows is not None and settings.fit_rows < len(y_used):
-        sample = torch.from_numpy(np.sort(random.choice(len(y_used), settings.fit_rows, replace=False)))
+    sampled = estimator.fit_rows is not None and estimator.fit_rows < len(y_used)
+    if sampled:
+        sample = torch.from_numpy(np.sort(random.choice(len(y_used), estimator.fit_rows, replace=False)))
     sample_precision = None if precision is None else precision[sample]
-    sampled = len(sample) < len(y_used)
-    model = build_model(settings, X_used[sample], y_used[sample], sample_precision, sampled=sampled)
+    model = build_model(estimator, X_used[sample], y_used[sample], sample_precision, sampled=sampled)
     try:
-        report = _fit_model(settings, model, random)
+        report = _fit_model(estimator, model, random)
     except FitError as error:  # its row is a row of the model
-        far = None if _has_absurd(model.train_y) else _absurd_input(model.train_X, names)
+        absurd_y = bool(_distances(model.train_y.unsqueeze(-1))[0].amax() > _ABSURD)
+        far = None if absurd_y else _absurd_input(model.train_X, names)
         cause = error if far is None else FitError("the inputs do not allow a fit", *far)
         raise FitError(cause.reason, int(used.nonzero()[sample[cause.row]]), cause.clue) from error
-    if sampled:
-        _use_all_rows(model, settings, X_used, y_used, precision, report)
+    if sampled:  # the mean, unless it is trained, and the weights follow all rows
+        model.train_X, model.train_y, model.sample_weight = X_used, y_used, precision
+        if not isinstance(estimator.mean, gpytorch.means.Mean):
+            model.mean = build_mean(estimator.mean, X_used, y_used).to(X)
+        if isinstance(report, RobustReport):
+            weigh_by_law(model, report.law)
         report = replace(report, hyperparameters=model.listed_hyperparameters())
     if not bears_far_inputs(model.kernel) and (far := _absurd_input(X_used, names)) is not None:
         row, clue = far
-        warnings.warn(
-            f"look at row {int(used.nonzero()[row])}, {clue}: with this kernel it may spoil all predictions",
-            stacklevel=4,
-        )
+        message = f"look at row {int(used.nonzero()[row])}, {clue}: with this kernel it may spoil all predictions"
+        warnings.warn(message, stacklevel=4)
     return _diagnosed(model, report, X, y, used)
 
 
-def build_model(settings: Settings, X: Tensor, y: Tensor, precision: Tensor | None, *, sampled: bool = False) -> RCGP:
-    """The model of one output before it is fitted; whether its rows are a sample of others."""
-    kernel, noise = settings.kernel, None
+def warn(report: FitReport, doubts: tuple[str, ...]) -> None:
+    """Warn the caller of ``fit`` if the fit did not converge, and of each doubt about the noise law."""
+    if not report.converged:
+        message = f"the fit did not converge in {report.iterations} iterations: {report.message}"
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+    for doubt in doubts:
+        warnings.warn(doubt, NoiseLawWarning, stacklevel=4)
+
+
+def build_model(
+    estimator: BaseRegressor, X: Tensor, y: Tensor, precision: Tensor | None, *, sampled: bool = False
+) -> RCGP:
+    """The model of one output before it is fitted; ``sampled`` if there are further rows."""
+    kernel, noise = estimator.kernel, None
     if isinstance(kernel, sk.Kernel):
         kernel, noise = translate(kernel, X.shape[1])
     elif kernel is not None:
         kernel = copy.deepcopy(kernel).double()
-    mean = copy.deepcopy(settings.mean) if isinstance(settings.mean, gpytorch.means.Mean) else settings.mean
-    weight = Constant() if settings.make_weight is None else settings.make_weight()
-    model = RCGP(X, y, kernel=kernel, mean=mean, weight=weight, sample_weight=precision)
+    mean = copy.deepcopy(estimator.mean) if isinstance(estimator.mean, gpytorch.means.Mean) else estimator.mean
+    model = RCGP(X, y, kernel=kernel, mean=mean, weight=estimator._new_weight(), sample_weight=precision)
     if kernel is None and sampled:
         model.kernel = kernel_of_all_columns(model)
     unit = 1.0
-    if settings.normalize and kernel is not None:
+    if estimator.normalize and kernel is not None:
         with torch.no_grad():
             unit = robust_spread(model.residual()) ** 2
         model.kernel = in_units(model.kernel, unit)
     if noise is not None:
         _set_noise(model, noise.scaled(unit))
-    if kernel is None and settings.priors == "weak":
+    if kernel is None and estimator.priors == "weak":
         add_weak_priors(model)
     return model
 
@@ -160,28 +185,17 @@ def _set_noise(model: RCGP, noise: Noise) -> None:
         model.raw_noise.fill_(np.log(noise.variance))
 
 
-def _fit_model(settings: Settings, model: RCGP, random: np.random.RandomState) -> FitReport:
-    """Fit the hyperparameters, and the noise law where it is learned."""
+def _fit_model(estimator: BaseRegressor, model: RCGP, random: np.random.RandomState) -> FitReport:
+    """Fit the hyperparameters, and the noise law if it is learned."""
     options: dict[str, Any] = {
-        "restarts": settings.restarts,
-        "max_iterations": settings.max_iterations,
+        "restarts": int(estimator.n_restarts),
+        "max_iterations": int(estimator.max_iter),
         "seed": int(random.randint(2**31 - 1)),
-        "progress": settings.progress,
+        "progress": estimator.progress,
     }
-    if settings.make_weight is None:
-        return fit_robust(model, local_noise=settings.local_noise, **options)
+    if estimator.weight == "learned":
+        return fit_robust(model, local_noise=bool(estimator.local_noise), **options)
     return fit_ordinary(model, **options) if model.weight.constant_in_y else fit(model, "loo", **options)
-
-
-def _use_all_rows(
-    model: RCGP, settings: Settings, X: Tensor, y: Tensor, precision: Tensor | None, report: FitReport
-) -> None:
-    """Give all rows to a model that was fitted to a sample: its named mean and its weights then follow all rows."""
-    model.train_X, model.train_y, model.sample_weight = X, y, precision
-    if not isinstance(settings.mean, gpytorch.means.Mean):
-        model.mean = build_mean(settings.mean, X, y).to(X)
-    if isinstance(report, RobustReport):
-        weigh_by_law(model, report.law)
 
 
 def _diagnosed(model: RCGP, report: FitReport, X: Tensor, y: Tensor, used: Tensor) -> Output:
@@ -225,13 +239,8 @@ def _absurd_input(X: Tensor, names: Sequence[str] | None) -> tuple[int, str] | N
     return row, f"whose {label} is {float(X[row, column]):g}, while {others}: correct it or leave the row out"
 
 
-def _has_absurd(y: Tensor) -> bool:
-    """Whether one of ``n`` observations is absurdly far from all others."""
-    return bool(_distances(y.unsqueeze(-1))[0].amax() > _ABSURD)
-
-
 def _distances(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distances from the median of each column over the typical distance, ``n x d``; the medians, typical distances.
+    """Distances from the median of each column over the typical distance, ``n x d``; medians; typical distances.
 
     The typical distance is the median over values that differ from the median: 1 for a rare indicator.
     """
@@ -239,3 +248,34 @@ def _distances(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     distance = (values - centre).abs()
     typical = torch.where(distance > 0, distance, torch.nan).nanmedian(dim=0).values
     return (distance / typical).nan_to_num(nan=0.0, posinf=torch.inf), centre, typical
+
+
+def lengthscales(kernel: gpytorch.kernels.Kernel, d: int) -> np.ndarray:
+    """Lengthscale of each of ``d`` features: ``d``, or a row for each kernel with lengthscales in a sum or product.
+
+    Infinite for a feature that a kernel ignores. For a periodic kernel scikit-learn's, the square root of GPyTorch's.
+    """
+    rows = list(_lengthscale_rows(kernel, torch.arange(d), d))
+    if len(rows) == 1:
+        return rows[0]
+    return np.stack(rows) if rows else np.zeros((0, d))
+
+
+def _lengthscale_rows(
+    kernel: gpytorch.kernels.Kernel, dims: Tensor, d: int, chosen: bool = False
+) -> Iterator[np.ndarray]:
+    """A row of ``d`` lengthscales for each part of a kernel of the features ``dims`` that has any.
+
+    ``chosen`` if ``active_dims`` are already applied: a ScaleKernel takes over those of its base.
+    """
+    if kernel.active_dims is not None and not chosen:
+        dims = dims[kernel.active_dims]
+    if kernel._parameters.get("raw_lengthscale") is not None:
+        value = kernel.lengthscale.detach().double().reshape(-1)
+        row = torch.full((d,), torch.inf, dtype=torch.float64)
+        row[dims] = (value.sqrt() if isinstance(kernel, gpytorch.kernels.PeriodicKernel) else value).expand(len(dims))
+        yield row.numpy()
+    for child in kernel.children():
+        for part in child if isinstance(child, torch.nn.ModuleList) else [child]:
+            if isinstance(part, gpytorch.kernels.Kernel):
+                yield from _lengthscale_rows(part, dims, d, chosen=isinstance(kernel, gpytorch.kernels.ScaleKernel))

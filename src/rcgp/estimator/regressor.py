@@ -13,9 +13,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rcgp.estimator.base import BaseRegressor, training_data, undone_on_failure, warn
-from rcgp.estimator.kernels import lengthscales
-from rcgp.estimator.output import ROW_ATTRIBUTES, Output, fit_output
+from rcgp.estimator.base import BaseRegressor, training_data, undone_on_failure
+from rcgp.estimator.output import ROW_ATTRIBUTES, Output, fit_output, lengthscales, warn
 from rcgp.models import RCGP
 
 __all__ = ["RCGPRegressor"]
@@ -174,14 +173,12 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         -------
         self
         """
-        settings = self._settings()
+        self._check_parameters()
         inputs, targets, precision = training_data(self, X, y, sample_weight, multi_output=True)
         random = check_random_state(self.random_state)
         outputs = []
         for column in targets.reshape(len(targets), -1).T:
-            output = fit_output(
-                settings, inputs, column.contiguous(), precision, random, getattr(self, "feature_names_in_", None)
-            )
+            output = fit_output(self, inputs, column.contiguous(), precision, random)
             warn(output.report, output.doubts)
             outputs.append(output)
         self._set_fitted(outputs)
@@ -258,15 +255,8 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self.models_])
 
     def _log_density(self, inputs: Tensor, targets: Tensor) -> Array:
-        columns = targets.reshape(len(targets), -1).T
-        return self._stack(
-            [
-                model.noise_law.log_density(column - mean, variance, noise)
-                for model, column, (mean, variance, noise) in zip(
-                    self.models_, columns, self._moments(inputs), strict=True
-                )
-            ]
-        )
+        each = zip(self.models_, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
+        return self._stack([m.noise_law.log_density(y - mean, *variances) for m, y, (mean, *variances) in each])
 
     def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Mean and variance of f, and the squared scale of the noise law, for each output."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def _rebuild(kind: str, description: dict[str, Any], tensors: dict[str, Tensor])
         if len(names) != estimator.n_features_in_ or not all(isinstance(name, str) for name in names):
             raise SavedModelError("it does not have one name for each feature")
         estimator.feature_names_in_ = np.array(names, dtype=object)
-    estimator._settings()  # checks the parameters
+    estimator._check_parameters()
     rebuild_model(estimator, description, tensors)
     if _contents(estimator, None)[1].keys() != tensors.keys():
         raise SavedModelError("it holds tensors that nothing in it uses")
@@ -132,14 +132,9 @@ def _describe_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return None
     if name == "n_inducing" and np.ndim(value):
         return len(value)
-    if value is None or isinstance(value, bool | str):
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
     if isinstance(value, sk.Kernel):
         return {"sklearn": _describe_sklearn(value)}
     if isinstance(value, nn.Module):

@@ -6,10 +6,13 @@ Rows to fit become chunks. Inputs to predict become blocks, read one at a time, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.chunks import Chunks, check_kind, chunks_of
@@ -19,12 +22,14 @@ from rcgp.estimator.base import as_tensor, training_data, validated
 __all__ = [
     "chunks_in_memory",
     "chunks_with_features",
+    "evaluate_lazily",
     "input_blocks",
     "is_table",
-    "lazy_inputs",
     "refuse_stored",
     "stored_chunks",
 ]
+
+Array = NDArray[np.float64]
 
 # Rows of a memory-mapped file that are predicted at a time.
 _BLOCK = 2**16
@@ -87,15 +92,24 @@ def input_blocks(estimator: Any, X: Any) -> Iterator[Tensor]:
         yield inputs
 
 
-def lazy_inputs(estimator: Any, X: Any) -> Any:
-    """A Dask collection with the features of the fit, as an array in blocks of rows."""
+def evaluate_lazily(estimator: Any, X: Any, functions: Sequence[Callable[[Tensor], Tensor]]) -> list[Any]:
+    """Functions from ``q x d`` inputs to ``q`` values at a Dask collection with the features of the fit, as arrays."""
     if X.ndim != 2:
         raise ValueError(f"X must have rows and columns, got {X.ndim} dimensions")
-    if not hasattr(X, "columns"):
-        _check_features(estimator, X.shape[1], None)
-        return X.rechunk({1: -1})
-    _check_features(estimator, len(X.columns), names_of(X))
-    return X.to_dask_array()
+    framed, names = hasattr(X, "columns"), getattr(estimator, "feature_names_in_", None)
+    _check_features(estimator, len(X.columns) if framed else X.shape[1], names_of(X) if framed else None)
+    inputs = X.to_dask_array() if framed else X.rechunk({1: -1})
+    names = None if names is None else tuple(map(str, names))
+    tasks = [partial(_evaluate_block, function, names) for function in functions]
+    return [inputs.map_blocks(task, drop_axis=1, dtype=np.float64, meta=np.empty(0)) for task in tasks]
+
+
+def _evaluate_block(function: Callable[[Tensor], Tensor], names: tuple[str, ...] | None, block: Array) -> Array:
+    """A function at the inputs of a block of a Dask array, which are checked here; ``names`` of features for errors."""
+    inputs = as_tensor(block)
+    check_finite(inputs, "X", 0, names, of=" of its block")
+    with torch.no_grad():
+        return function(inputs).numpy() if len(inputs) else np.empty(0)
 
 
 def _check_features(estimator: Any, columns: int, names: tuple[str, ...] | None) -> None:

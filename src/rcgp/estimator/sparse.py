@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,36 +20,28 @@ from rcgp.chunked.fit import ChunkedFit, fit_chunks
 from rcgp.chunked.passes import Diagnose
 from rcgp.chunked.resources import Stages, available_memory, gigabytes
 from rcgp.chunks import Chunk, engine_for
-from rcgp.chunks.chunk import check_finite
-from rcgp.estimator.base import (
-    BaseRegressor,
-    Settings,
-    as_tensor,
-    check_choice,
-    check_integer,
-    undone_on_failure,
-    warn,
-)
-from rcgp.estimator.doubts import IntervalWarning, doubt_of
-from rcgp.estimator.kernels import lengthscales
-from rcgp.estimator.output import ROW_ATTRIBUTES, RowDiagnosis, build_model
-from rcgp.estimator.sources import (
-    chunks_in_memory,
-    chunks_with_features,
-    input_blocks,
-    is_table,
-    lazy_inputs,
-    refuse_stored,
-    stored_chunks,
-)
-from rcgp.models.inducing import SELECTIONS
+from rcgp.estimator import sources
+from rcgp.estimator.base import BaseRegressor, as_tensor, check_choice, check_integer, undone_on_failure
+from rcgp.estimator.output import ROW_ATTRIBUTES, RowDiagnosis, build_model, lengthscales, warn
+from rcgp.models.inducing import CANDIDATES, SELECTIONS
 
-__all__ = ["SparseRCGPRegressor"]
+__all__ = ["IntervalWarning", "SparseRCGPRegressor", "doubt_of"]
 
 Array = NDArray[np.float64]
 
 # Matrices of the size of a covariance matrix that are held while one is computed.
 _COVARIANCES = 3
+
+# The spread of standardised errors is 1 for correct intervals. A spread above 1.25 is doubtful, by four standard
+# errors: 1.17 over the root of the number of rows, for normal errors.
+_LARGE, _SURE, _ERROR = 1.25, 4.0, 1.17
+
+# Share of an observation's variance that the inducing points may leave unexplained.
+_UNSEEN = 0.5
+
+
+class IntervalWarning(UserWarning):
+    """The intervals of a sparse model are too narrow or too wide: it has too few inducing points."""
 
 
 class SparseRCGPRegressor(BaseRegressor):
@@ -182,38 +174,38 @@ class SparseRCGPRegressor(BaseRegressor):
         -------
         self
         """
-        settings = self._settings()
-        in_memory, missing = is_table(X, y) and features is None, None
+        self._check_parameters()
+        in_memory, missing = sources.is_table(X, y) and features is None, None
         if self.polish and not in_memory:
             raise ValueError("polish takes all rows into memory: give X and y as arrays, or leave polish at 0")
         if in_memory:
-            chunks, missing = chunks_in_memory(self, X, y, sample_weight)
+            chunks, missing = sources.chunks_in_memory(self, X, y, sample_weight)
         else:
-            chunks = stored_chunks(self, X, y, sample_weight, features)
+            chunks = sources.stored_chunks(self, X, y, sample_weight, features)
         engine = engine_for(chunks, client=self.client, threads=self.threads)
         fitted = fit_chunks(
             chunks,
             engine,
-            build=partial(build_model, settings, sampled=True),
-            learned=settings.make_weight is None,
-            local_noise=settings.local_noise,
+            build=partial(build_model, self, sampled=True),
+            learned=self.weight == "learned",
+            local_noise=bool(self.local_noise),
             inducing=as_tensor(self.n_inducing) if _are_points(self.n_inducing) else int(self.n_inducing),
             selection=self.selection,
             fit_rows=int(self.fit_rows),
             polish=int(self.polish),
-            max_iterations=settings.max_iterations,
+            max_iterations=int(self.max_iter),
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-            progress=settings.progress,
+            progress=self.progress,
         )
         warn(fitted.report, fitted.doubts)
         if doubt := doubt_of(fitted):
             warnings.warn(f"{doubt}; raise n_inducing, or fit_rows", IntervalWarning, stacklevel=3)
         rows = None
         if missing is not None:
-            stages = Stages(settings.progress, fitted.rows if sample_weight is None else 0)
+            stages = Stages(self.progress, fitted.rows if sample_weight is None else 0)
             with stages.step("weights of all rows"):
-                parts = stages.watched(engine).collect(DiagnoseRows(fitted.diagnose), chunks)
-            rows = _without_observation(_joined(parts), missing.numpy())
+                parts = stages.watched(engine).collect(partial(_diagnose_rows, fitted.diagnose), chunks)
+            rows = _joined(parts, missing.numpy())
         self._set_fitted(fitted, rows)
         return self
 
@@ -235,7 +227,8 @@ class SparseRCGPRegressor(BaseRegressor):
             one array of all: ``np.concatenate([chunk.outliers for chunk in model.diagnose(X, y)])``.
         """
         check_is_fitted(self)
-        return map(DiagnoseRows(self.model_.diagnose), chunks_with_features(self, X, y, sample_weight))
+        chunks = sources.chunks_with_features(self, X, y, sample_weight)
+        return map(partial(_diagnose_rows, self.model_.diagnose), chunks)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -257,7 +250,7 @@ class SparseRCGPRegressor(BaseRegressor):
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def _settings(self) -> Settings:
+    def _check_parameters(self) -> None:
         if not _are_points(self.n_inducing):
             check_integer(self.n_inducing, "n_inducing", least=1)
         check_integer(self.fit_rows, "fit_rows", least=2)
@@ -265,7 +258,7 @@ class SparseRCGPRegressor(BaseRegressor):
         check_choice(self.selection, SELECTIONS, "selection")
         if self.threads is not None:
             check_integer(self.threads, "threads", least=1)
-        return super()._settings()
+        super()._check_parameters()
 
     def _set_fitted(self, fitted: ChunkedFit, rows: RowDiagnosis | None) -> None:
         """Set the fitted attributes, with those of each row if they are known."""
@@ -318,57 +311,27 @@ class SparseRCGPRegressor(BaseRegressor):
     def _inputs(self, X: Any) -> Tensor:
         if hasattr(X, "__dask_graph__"):
             raise ValueError("log_predictive_density and return_cov take inputs in memory: compute X first")
-        refuse_stored(self, X)
+        sources.refuse_stored(self, X)
         return super()._inputs(X)
 
     def _evaluate(self, X: Any, functions: Sequence[Callable[[Tensor], Tensor]]) -> list[Any]:
         """Functions of the inputs, block by block; lazily for a Dask collection."""
         if hasattr(X, "__dask_graph__"):
-            names = None if not hasattr(self, "feature_names_in_") else tuple(map(str, self.feature_names_in_))
-            tasks, inputs = [EvaluateBlock(function, names) for function in functions], lazy_inputs(self, X)
-            return [inputs.map_blocks(task, drop_axis=1, dtype=np.float64, meta=np.empty(0)) for task in tasks]
+            return sources.evaluate_lazily(self, X, functions)
         with torch.no_grad():
-            blocks = [[function(block).numpy() for function in functions] for block in input_blocks(self, X)]
+            blocks = [[function(block).numpy() for function in functions] for block in sources.input_blocks(self, X)]
         return [np.concatenate(values) for values in zip(*blocks, strict=True)]
 
 
-@dataclass(frozen=True)
-class DiagnoseRows:
+def _diagnose_rows(diagnose: Diagnose, chunk: Chunk) -> RowDiagnosis:
     """The diagnosis of a chunk of rows of the fit. Cost O(m²) for each row."""
-
-    diagnose: Diagnose
-
-    def __call__(self, chunk: Chunk) -> RowDiagnosis:
-        found = self.diagnose(chunk)
-        return RowDiagnosis.of(chunk.y, found.weights, found.mean, found.std, found.probability, chunk.first)
+    found = diagnose(chunk)
+    return RowDiagnosis.of(chunk.y, found.weights, found.mean, found.std, found.probability, chunk.first)
 
 
-@dataclass(frozen=True)
-class EvaluateBlock:
-    """A function at the inputs of a block of a Dask array, which is checked when it is read.
-
-    Attributes:
-        function: from ``q x d`` inputs to ``q`` values.
-        names: names of the features, if any, for errors.
-    """
-
-    function: Callable[[Tensor], Tensor]
-    names: tuple[str, ...] | None
-
-    def __call__(self, block: Array) -> Array:
-        inputs = as_tensor(block)
-        check_finite(inputs, "X", 0, self.names, of=" of its block")
-        with torch.no_grad():
-            return self.function(inputs).numpy() if len(inputs) else np.empty(0)
-
-
-def _joined(parts: Sequence[RowDiagnosis]) -> RowDiagnosis:
-    """The diagnosis of all rows from those of consecutive chunks."""
-    return RowDiagnosis(0, *(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ATTRIBUTES))
-
-
-def _without_observation(rows: RowDiagnosis, missing: NDArray[np.bool_]) -> RowDiagnosis:
-    """The diagnosis with NaN for weights, scores and probabilities of rows whose observation is missing."""
+def _joined(parts: Sequence[RowDiagnosis], missing: NDArray[np.bool_]) -> RowDiagnosis:
+    """The diagnosis of all rows from those of consecutive chunks; NaN for rows whose observation is missing."""
+    rows = RowDiagnosis(0, *(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ATTRIBUTES))
     for values in (rows.weights, rows.outlier_scores, rows.outlier_probability):
         values[missing] = np.nan
     rows.outliers[missing] = False
@@ -378,3 +341,27 @@ def _without_observation(rows: RowDiagnosis, missing: NDArray[np.bool_]) -> RowD
 def _are_points(n_inducing: Any) -> bool:
     """Whether inducing points are given, instead of their number."""
     return isinstance(n_inducing, np.ndarray | Tensor) and n_inducing.ndim == 2
+
+
+def doubt_of(fitted: ChunkedFit) -> str | None:
+    """Why the intervals of a sparse fit are doubtful, as a sentence; ``None`` if they are not.
+
+    Every predictive variance includes the prior variance that the inducing points do not explain. The fit goes through
+    all rows and errs by about half of that variance, so too few points make wide intervals. With far too few points
+    the weights flag rows that the model cannot follow, and errors exceed any variance.
+    """
+    allowed = _LARGE + _SURE * _ERROR / math.sqrt(min(fitted.rows, CANDIDATES))
+    points = len(fitted.diagnose.view.Z)
+    if fitted.trusted_spread > allowed:
+        return (
+            f"{points} inducing points are too few, or the rows of the sample: leave-one-out errors of inliers are "
+            f"typically {fitted.trusted_spread:.2g} times what the model expects, so intervals are too narrow and "
+            "inliers may be flagged"
+        )
+    if fitted.unseen > _UNSEEN:
+        return (
+            f"{points} inducing points are few: they leave {fitted.unseen:.0%} of the variance of a typical prediction "
+            "unexplained, so intervals are wide (leave-one-out errors of inliers are typically "
+            f"{fitted.trusted_spread:.2g} times what the model expects) and predictions less accurate"
+        )
+    return None

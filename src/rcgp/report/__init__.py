@@ -1,7 +1,4 @@
-"""A fitted model and its table as one page to look at: figures, numbers and the rows that do not fit.
-
-The page is a single file that needs no network and asks for none. Pandas and Plotly are wanted in this room only.
-"""
+"""A fitted model and its table as one HTML page that works offline: figures, numbers and suspicious rows."""
 
 try:
     import pandas as _pandas  # noqa: F401

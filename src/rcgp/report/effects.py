@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rcgp.report.summary import Column, Numbers, Regressor, as_fitted
+from rcgp.estimator.base import BaseRegressor
+from rcgp.report.summary import Column, Numbers, as_fitted
 
 __all__ = ["MOST_EFFECTS", "Effect", "fitted_curve", "partial_dependences"]
 
@@ -38,7 +39,7 @@ class Effect:
     interval: tuple[Numbers, Numbers] | None = None
 
 
-def fitted_curve(robust: Regressor, plain: Regressor | None, X: pd.DataFrame, column: Column) -> Effect:
+def fitted_curve(robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataFrame, column: Column) -> Effect:
     """The fit of a table with one feature, five percent beyond its ends. Cost of predicting at 241 inputs."""
     values = column.values(X)
     low, high = values.min(), values.max()
@@ -52,14 +53,14 @@ def fitted_curve(robust: Regressor, plain: Regressor | None, X: pd.DataFrame, co
 
 
 def partial_dependences(
-    robust: Regressor, plain: Regressor | None, X: pd.DataFrame, columns: Sequence[Column], seed: int = 0
+    robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataFrame, columns: Sequence[Column], seed: int = 0
 ) -> tuple[Effect, ...]:
     """Partial dependence on the columns with the widest effect, widest first, at most twelve.
 
     For each value v of a column, the average over up to 50 rows x of the posterior of f at x with that column set to
-    v; its standard deviation is that of the average, ``sqrt(1ᵀ C 1) / m`` with the m x m posterior covariance C. A
-    category has a value for each level, the lowest average first. Other columns have 30, over the middle 98 % of
-    theirs, so that one wild value does not stretch the grid. Columns with one value are left out.
+    v. The standard deviation of the average is ``sqrt(1ᵀ C 1) / m`` with the m x m posterior covariance C. Categories
+    are evaluated at each level, lowest average first; other columns at 30 values over the middle 98 %, so that one
+    wild value does not stretch the grid. Columns with a single value are left out.
 
     Cost: means at 1500 d inputs, and at most 360 covariances of 50 x 50 (more for categories of many levels).
     """
@@ -103,13 +104,13 @@ def _grid(column: Column, values: Numbers) -> Numbers:
 
 
 def _spaced(column: Column, low: float, high: float, count: int) -> Numbers:
-    """Up to ``count`` increasing values; of dates whole days, unless these are too few."""
+    """Up to ``count`` increasing values; for dates whole days, unless these are too few."""
     grid = np.linspace(low, high, count)
     whole = column.kind == "date" and high - low >= count
     return np.unique(np.round(grid) if whole else grid)
 
 
-def _mean_along(model: Regressor, background: pd.DataFrame, column: Column, grid: Numbers) -> Numbers:
+def _mean_along(model: BaseRegressor, background: pd.DataFrame, column: Column, grid: Numbers) -> Numbers:
     """Posterior mean averaged over the background at each grid value."""
     frame = pd.concat([background] * len(grid), ignore_index=True)
     frame[list(column.features)] = np.repeat(column.encoded(grid), len(background), axis=0)
@@ -118,7 +119,7 @@ def _mean_along(model: Regressor, background: pd.DataFrame, column: Column, grid
     return average
 
 
-def _std_along(model: Regressor, background: pd.DataFrame, column: Column, grid: Numbers) -> Numbers:
+def _std_along(model: BaseRegressor, background: pd.DataFrame, column: Column, grid: Numbers) -> Numbers:
     """Posterior standard deviation of that average, from one covariance for each grid value."""
     frame, variances = background.copy(), []
     for setting in column.encoded(grid):

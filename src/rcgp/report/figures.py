@@ -1,8 +1,7 @@
-"""Numbers to Plotly figures. Pure: no model is evaluated, nothing is drawn or written.
+"""Plotly figures from numbers. No model is evaluated here.
 
-Figures are made for a white sheet, which is what their download button saves; the style sheet of the page restyles
-text, lines and background for dark screens. Colours are from Okabe and Ito's palette, which colour-blind readers can
-tell apart, and flagged rows differ in shape as well.
+Figures have a white background, which their download button saves; the style sheet restyles them for dark screens.
+Colours are from Okabe and Ito's palette for colour-blind readers, and flagged rows also differ in shape.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ def frame_of(values: Numbers, kept: Numbers, widest: float = 8.0) -> Range | Non
     """A range for an axis if a few far values would squeeze all others into a line; ``None`` if all fit.
 
     Args:
-        values: everything that might be shown.
-        kept: values that must be in the frame.
-        widest: how many times as wide as these a frame of all values may be.
+        values: all values of the figure.
+        kept: those that must be in the frame.
+        widest: largest ratio of the width of all values to that of ``kept`` without a frame.
     """
     if not len(kept) or not len(values):
         return None
@@ -93,7 +92,7 @@ def residual_figure(rows: Rows, target: str, y_range: Range | None) -> go.Figure
 
 
 def weight_figure(weight: Numbers) -> go.Figure:
-    """Histogram of the weights; counts on a logarithmic axis where the few outliers would vanish on a plain one."""
+    """Histogram of the weights; counts on a logarithmic axis if the outliers would vanish on a linear one."""
     edges = np.linspace(0.0, max(1.0, float(weight.max())), _BINS + 1)
     counts = np.histogram(weight, bins=edges)[0]
     logarithmic = bool(counts.max() > 50 * counts[counts > 0].min())
@@ -225,7 +224,7 @@ def _normal_interval(effect: Effect) -> tuple[Numbers, Numbers]:
 def _add_band(figure: go.Figure, effect: Effect, interval: tuple[Numbers, Numbers], colour: str, name: str) -> None:
     """Shade an interval along the grid."""
     lower, upper = interval
-    # By default Plotly simplifies such lines, and loses the last point far outside the frame.
+    # Plotly's default simplification loses the last point far outside the frame.
     edge = {"mode": "lines", "line": {"width": 0, "simplify": False}, "hoverinfo": "skip"}
     edge["x"] = _on_axis(effect.column, effect.grid)
     figure.add_trace(go.Scatter(y=lower, showlegend=False, **edge))
@@ -235,41 +234,33 @@ def _add_band(figure: go.Figure, effect: Effect, interval: tuple[Numbers, Number
 def _add_curves(figure: go.Figure, effect: Effect, target: str) -> None:
     """The robust mean, over the ordinary one if there is one."""
     x = _on_axis(effect.column, effect.grid)
-    if effect.plain is not None:
-        line = {"color": _PLAIN, "width": 2.2, "dash": "dash"}
-        figure.add_trace(_mean_trace("ordinary GP", effect, effect.plain, target, x=x, mode="lines", line=line))
-    line = {"color": _ROBUST, "width": 2.6}
-    figure.add_trace(_mean_trace("robust GP", effect, effect.mean, target, x=x, mode="lines", line=line))
+    _add_mean(figure, effect, effect.plain, target, x=x, line={"color": _PLAIN, "width": 2.2, "dash": "dash"})
+    _add_mean(figure, effect, effect.mean, target, x=x, line={"color": _ROBUST, "width": 2.6})
 
 
 def _add_levels(figure: go.Figure, effect: Effect, target: str) -> None:
     """The mean at each level of a category, with 95 % intervals; the ordinary GP as open circles."""
     x = np.arange(len(effect.grid))
-    if effect.plain is not None:
-        marker = {"color": _PLAIN, "size": 11, "symbol": "circle-open", "line": {"width": 2}}
-        plain = _mean_trace("ordinary GP", effect, effect.plain, target, x=x, mode="markers", marker=marker)
-        figure.add_trace(plain)
+    marker = {"color": _PLAIN, "size": 11, "symbol": "circle-open", "line": {"width": 2}}
+    _add_mean(figure, effect, effect.plain, target, x=x, mode="markers", marker=marker)
     error = {"type": "data", "array": _HALF_WIDTH * effect.std, "color": _ROBUST, "thickness": 2, "width": 0}
     marker = {"color": _ROBUST, "size": 8}
-    figure.add_trace(
-        _mean_trace("robust GP", effect, effect.mean, target, x=x, mode="markers", marker=marker, error_y=error)
-    )
+    _add_mean(figure, effect, effect.mean, target, x=x, mode="markers", marker=marker, error_y=error)
     names = [for_plotly(effect.column.text(value)) for value in effect.grid]
     figure.update_xaxes(tickvals=x, ticktext=names, range=[-0.5, len(x) - 0.5], showgrid=False)
-    # Long names end below their level. Plotly's own angles start them there, and hide one that leaves the figure.
+    # Long names end below their level. Plotly's default angles start them there, and hide names that do not fit.
     figure.update_xaxes(autotickangles=[0, -35, -90], ticklabeloverflow="allow")
 
 
-def _mean_trace(name: str, effect: Effect, mean: Numbers, target: str, **look: Any) -> go.Scatter:
-    """A posterior mean, with the value of the column and of the mean in its hover box."""
+def _add_mean(figure: go.Figure, effect: Effect, mean: Numbers | None, target: str, **look: Any) -> None:
+    """A posterior mean, if there is one, with the value of the column and of the mean in its hover box."""
+    if mean is None:
+        return
+    name = "robust GP" if mean is effect.mean else "ordinary GP"
     feature, value = for_plotly(effect.column.name), for_plotly(target)
-    return go.Scatter(
-        y=mean,
-        name=name,
-        customdata=[[for_plotly(effect.column.text(at)), number(y)] for at, y in zip(effect.grid, mean, strict=True)],
-        hovertemplate=f"{name}<br>{feature} %{{customdata[0]}}<br>{value} %{{customdata[1]}}<extra></extra>",
-        **look,
-    )
+    texts = [[for_plotly(effect.column.text(at)), number(y)] for at, y in zip(effect.grid, mean, strict=True)]
+    hover = f"{name}<br>{feature} %{{customdata[0]}}<br>{value} %{{customdata[1]}}<extra></extra>"
+    figure.add_scatter(**{"y": mean, "name": name, "mode": "lines", **look}, customdata=texts, hovertemplate=hover)
 
 
 def _figure(x_title: str, y_title: str, x_range: Range | None = None, y_range: Range | None = None) -> go.Figure:

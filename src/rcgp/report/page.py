@@ -1,8 +1,7 @@
-"""One self-contained HTML page from a fitted model, its table and, to compare with, an ordinary GP.
+"""One self-contained HTML page from a fitted model, its table and, for comparison, an ordinary GP.
 
-Plotly's script is several megabytes, so the page holds it compressed and the browser inflates it. A content security
-policy forbids every request and every script but the two whose hashes it names: should a name from the data ever slip
-through as markup, it would still not run.
+The page holds Plotly's script, several megabytes, compressed. A content security policy forbids every request and
+every script except the two whose hashes it names: a name from the data that slipped through as markup would not run.
 """
 
 from __future__ import annotations
@@ -20,23 +19,24 @@ import numpy as np
 import pandas as pd
 from plotly.offline import get_plotlyjs
 
+from rcgp.estimator.base import BaseRegressor
 from rcgp.report.sections import Panel, Section, fit_table, sections_of
-from rcgp.report.summary import EncodedColumn, Fit, Regressor, columns_of, converged, rows_of
+from rcgp.report.summary import EncodedColumn, Fit, columns_of, converged, rows_of
 from rcgp.report.text import counted, for_html, number, percent
 from rcgp.saving import write_atomically
 
-__all__ = ["report_html", "write_report"]
+__all__ = ["page_html", "report_html", "write_report"]
 
-#: Below this share of the error of a constant saved, the features hardly predict the target.
+#: Features that save less than this share of a constant's error hardly predict the target.
 _LITTLE_SKILL = 0.1
-#: How far the coverage of 95 % intervals may fall short: this, or two standard errors where rows are few.
-_LITTLE_LESS = 0.05
+#: Tolerated shortfall of the coverage of 95 % intervals: this, or two standard errors if that is more.
+_SHORTFALL = 0.05
 
 
 def write_report(
     path: str | os.PathLike[str],
-    robust: Regressor,
-    plain: Regressor | None,
+    robust: BaseRegressor,
+    plain: BaseRegressor | None,
     X: pd.DataFrame,
     y: pd.Series[float],
     *,
@@ -45,7 +45,7 @@ def write_report(
     notices: Iterable[str] = (),
     columns: Iterable[EncodedColumn] | None = None,
 ) -> None:
-    """Write :func:`report_html` to a file, completely or, should anything fail, not at all.
+    """Write :func:`report_html` to a file, completely or not at all.
 
     Args:
         path: file to write; its folder must exist.
@@ -60,8 +60,8 @@ def write_report(
 
 
 def report_html(
-    robust: Regressor,
-    plain: Regressor | None,
+    robust: BaseRegressor,
+    plain: BaseRegressor | None,
     X: pd.DataFrame,
     y: pd.Series[float],
     *,
@@ -86,35 +86,6 @@ def report_html(
     Raises:
         ValueError: if the numbers of rows or features do not agree.
     """
-    fit = _checked(robust, plain, X, y, target, rows, columns)
-    sections = sections_of(fit)
-    script, style, page = (_packaged(f"page.{kind}") for kind in ("js", "css", "html"))
-    library = get_plotlyjs()
-    return Template(page).substitute(
-        policy=for_html(_policy(script, library)),
-        title=for_html(f"{target}: a robust fit"),
-        target=for_html(target),
-        style=style,
-        summary=_summary(fit),
-        notices=_notices(notices),
-        sections="".join(_section_html(section) for section in sections),
-        fits=fit_table(fit),
-        figures=_figures_json([panel for section in sections for panel in (*section.panels, *section.folded)]),
-        library=base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode(),
-        script=script,
-    )
-
-
-def _checked(
-    robust: Regressor,
-    plain: Regressor | None,
-    X: pd.DataFrame,
-    y: pd.Series[float],
-    target: str,
-    rows: Sequence[object] | None,
-    columns: Iterable[EncodedColumn] | None,
-) -> Fit:
-    """Both models and the table, if they belong together."""
     if not isinstance(X, pd.DataFrame):
         raise TypeError(f"X must be a pandas DataFrame, whose columns name the features, got {type(X).__name__}")
     if not X.columns.is_unique:
@@ -130,9 +101,30 @@ def _checked(
             "columns of the fit"
         )
     seen = np.flatnonzero(np.isfinite(observed))  # rows of weight 0 may lack an observation
-    under = [None if m is None else rows_of(m, X, observed, labels).take(seen) for m in (robust, plain)]
-    assert under[0] is not None
-    return Fit(robust, plain, X.iloc[seen], columns_of(X, columns), target, under[0], under[1])
+    own = rows_of(robust, X, observed, labels).take(seen)
+    other = None if plain is None else rows_of(plain, X, observed, labels).take(seen)
+    fit = Fit(robust, plain, X.iloc[seen], columns_of(X, columns), target, own, other)
+    return page_html(target, _summary(fit), notices, sections_of(fit), fit_table(fit))
+
+
+def page_html(target: str, summary: str, notices: Iterable[str], sections: Sequence[Section], fits: str) -> str:
+    """The page of these parts; ``summary`` and ``fits``, a table, are HTML."""
+    parts = (files("rcgp.report").joinpath(f"page.{kind}") for kind in ("js", "css", "html"))
+    script, style, page = (part.read_text(encoding="utf-8") for part in parts)
+    items, library = "".join(f"<li>{for_html(notice)}</li>" for notice in notices), get_plotlyjs()
+    return Template(page).substitute(
+        policy=for_html(_policy(script, library)),
+        title=for_html(f"{target}: a robust fit"),
+        target=for_html(target),
+        style=style,
+        summary=summary,
+        notices=f'<aside aria-label="Notices"><ul>{items}</ul></aside>' if items else "",
+        sections="".join(_section_html(section) for section in sections),
+        fits=fits,
+        figures=_figures_json([panel for section in sections for panel in (*section.panels, *section.folded)]),
+        library=base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode(),
+        script=script,
+    )
 
 
 def _summary(fit: Fit) -> str:
@@ -162,7 +154,7 @@ def _summary(fit: Fit) -> str:
 
 
 def _verdict(fit: Fit) -> tuple[str, str]:
-    """Whether there is a reason to doubt the fit and how many rows are flagged, as a headline; and the reasons."""
+    """A headline, whether to trust the fit and how many rows are flagged, and the reasons."""
     flagged, n, doubts = int(fit.rows.flagged.sum()), len(fit.rows.label), len(fit.robust.doubts_)
     covered, settled = fit.scores[0].coverage_kept, converged(fit.robust)
     reasons = []
@@ -175,7 +167,7 @@ def _verdict(fit: Fit) -> tuple[str, str]:
     within = f"{percent(covered)} of the rows that are not flagged lie in their 95 % interval."
     if flagged == n:
         reasons.append("Every row is flagged, so no row is left to check the fit with.")
-    elif 0.95 - covered > max(_LITTLE_LESS, 2.0 * (0.95 * 0.05 / (n - flagged)) ** 0.5):
+    elif 0.95 - covered > max(_SHORTFALL, 2.0 * (0.95 * 0.05 / (n - flagged)) ** 0.5):
         reasons.append(f"Only {within}")
     verdict = "Read this fit with care" if settled else "Do not rely on this fit yet"
     if not reasons:
@@ -188,11 +180,6 @@ def _verdict(fit: Fit) -> tuple[str, str]:
     else:
         tail = f"none of {counted(n, 'row')} is flagged"
     return f"{verdict}; {tail}", " ".join(reasons)
-
-
-def _notices(notices: Iterable[str]) -> str:
-    items = "".join(f"<li>{for_html(notice)}</li>" for notice in notices)
-    return f'<aside aria-label="Notices"><ul>{items}</ul></aside>' if items else ""
 
 
 def _section_html(section: Section) -> str:
@@ -215,21 +202,17 @@ def _figures_html(panels: Iterable[Panel]) -> str:
 
 
 def _figures_json(panels: Iterable[Panel]) -> str:
-    """All figures as one JSON object that cannot end the script element it stands in."""
+    """All figures as one JSON object that cannot end its script element."""
     parts = (f'"{panel.key}":{panel.figure.to_json(engine="json")}' for panel in panels)
-    # Outside strings JSON has no "<", and inside them this escape means the same. Plotly promises no such thing.
+    # JSON has "<" in strings only, where this escape means the same. Plotly does not promise to escape it.
     return "{" + ",".join(parts).replace("<", "\\u003c") + "}"
 
 
 def _policy(script: str, library: str) -> str:
-    """Content security policy: no request at all, the two scripts of the page, and styles, which Plotly sets."""
+    """Content security policy: no requests, the two scripts of the page, and styles, which Plotly sets."""
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, library))
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _packaged(name: str) -> str:
-    return files("rcgp.report").joinpath(name).read_text(encoding="utf-8")

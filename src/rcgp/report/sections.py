@@ -1,8 +1,8 @@
-"""The sections of the page in reading order: a heading, a few plain words, figures, a table."""
+"""The sections of the page in reading order, each with a heading, a few words, figures or a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ _MOST_LEVELS = 6
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure with its key on the page, a description for those who cannot see it, and its size."""
+    """A figure with its key on the page, a description for screen readers, and its size."""
 
     key: str
     figure: go.Figure
@@ -66,8 +66,10 @@ def sections_of(fit: Fit) -> list[Section]:
         scores = Section("scores", "In numbers", words, table=_score_table(fit))
     else:
         scores = _comparison_section(fit, few, fit.other.take(drawn).expected, thinned)
-    residuals = _residual_section(fit, few, thinned)
-    return [first, _law_section(fit), _weight_section(fit.rows), residuals, scores, _row_section(fit)]
+    words = "How much each row counts: 1 in full, near 0 hardly at all. Above 1 where the noise is locally small."
+    panel = Panel("weights", figures.weight_figure(fit.rows.weight), "Weights")
+    weights = Section("weights", "Weights", words, (panel,))
+    return [first, _law_section(fit), weights, _residual_section(fit, few, thinned), scores, _row_section(fit)]
 
 
 def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
@@ -75,7 +77,7 @@ def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
     kept = np.concatenate([rows.observed[~rows.flagged], effect.mean])
     y_range = figures.frame_of(np.concatenate([kept, rows.observed]), kept)
     figure = figures.curve_figure(effect, x, few, fit.target, y_range)
-    ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, to which all rows count alike."
+    ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, which weights all rows equally."
     words = (
         "The line is the mean of the robust GP. The dark band holds the true curve, the light band a new observation "
         f"that is no outlier, each with 95 % probability.{ordinary}{_outside(rows.observed, y_range)}{thinned}"
@@ -85,7 +87,7 @@ def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
 
 
 def _effects_section(fit: Fit, effects: tuple[Effect, ...]) -> Section:
-    """Effects that matter, and a fold with the weak ones; the strongest is always shown."""
+    """The strongest effect and all that are not weak; the others folded away."""
     if not effects:
         return Section("fit", "The fit", "Every feature has a single value, so there is no effect to show.")
     ends = [e.mean + side * 2 * e.std for e in effects for side in (-1, 1)]
@@ -139,14 +141,9 @@ def _law_section(fit: Fit) -> Section:
     return Section("law", "The noise law", words, (panel,), _table(["noise", "share of rows"], shares))
 
 
-def _weight_section(rows: Rows) -> Section:
-    words = "How much each row counts: 1 in full, near 0 hardly. Above 1 where the noise is locally small."
-    return Section("weights", "Weights", words, (Panel("weights", figures.weight_figure(rows.weight), "Weights"),))
-
-
 def _residual_section(fit: Fit, few: Rows, thinned: str) -> Section:
     residual = fit.rows.residual
-    # Outliers are what this figure is about: only absurd ones are left outside the frame.
+    # This figure is about outliers: only absurd ones are left outside the frame.
     y_range = figures.frame_of(residual, residual[~fit.rows.flagged], widest=50.0)
     words = (
         "Observed minus expected, where each row is predicted from all others. Points far from the dotted line "
@@ -210,21 +207,8 @@ def _outside(values: Numbers, frame: figures.Range | None) -> str:
 def fit_table(fit: Fit) -> str:
     """Objective, outcome, steps and lengthscales of each fit."""
     models = [model for model in (fit.robust, fit.plain) if model is not None]
-    reports = [getattr(model, "fit_report_", None) for model in models]
-    lines: list[tuple[str, list[str]]] = []
-    if any(report is not None for report in reports):  # none where hyperparameters were given
-
-        def cells_of(show: Callable[[Any], str]) -> list[str]:
-            return ["–" if report is None else show(report) for report in reports]
-
-        lines = [
-            ("objective", cells_of(lambda report: f"{report.objective} = {number(float(report.value))}")),
-            ("converged", cells_of(lambda report: "yes" if report.converged else f"no: {report.message}")),
-            ("time", cells_of(lambda report: f"{report.seconds:.2f} s")),
-        ]
-        steps = [[_step(step) for step in getattr(report, "rounds", ())] for report in reports]
-        for i in range(max(map(len, steps))):
-            lines.append((f"step {i + 1}", [cells[i] if i < len(cells) else "–" for cells in steps]))
+    facts = [_facts(getattr(model, "fit_report_", None)) for model in models]
+    lines = [(name, [one.get(name, "–") for one in facts]) for name in max(facts, key=len)]
     features = [(column, feature) for column in fit.columns for feature in column.features]
     for i, (column, feature) in enumerate(features[:_MOST_COLUMNS]):
         unit = " (days)" if column.kind == "date" else ""
@@ -235,12 +219,23 @@ def fit_table(fit: Fit) -> str:
     return _table(_heads(fit), lines)
 
 
-def _step(step: Any) -> str:
-    return f"{step.name}: {step.kept:,.0f} rows kept, log evidence {number(step.evidence)}"
+def _facts(report: Any) -> dict[str, str]:
+    """Objective, outcome, time and steps of a fit; empty if hyperparameters were given."""
+    if report is None:
+        return {}
+    return {
+        "objective": f"{report.objective} = {number(float(report.value))}",
+        "converged": "yes" if report.converged else f"no: {report.message}",
+        "time": f"{report.seconds:.2f} s",
+        **{
+            f"step {i}": f"{step.name}: {step.kept:,.0f} rows kept, log evidence {number(step.evidence)}"
+            for i, step in enumerate(getattr(report, "rounds", ()), start=1)
+        },
+    }
 
 
 def _score_table(fit: Fit) -> str:
-    """Scores of the robust GP and, if there is one, of the ordinary GP beside it."""
+    """Scores of the robust GP and, if there is one, of the ordinary GP."""
     lines = [
         ("mean absolute error, rows not flagged", [number(s.mean_error_kept) for s in fit.scores]),
         ("mean absolute error, all rows", [number(s.mean_error) for s in fit.scores]),
@@ -272,7 +267,7 @@ def _row_table(fit: Fit) -> str:
     numbers = [rows.observed, rows.expected, rows.residual, rows.score]
     heads = ["row", "observed", "expected", "residual", "score", "weight", "outlier probability", "flagged"]
     heads += [column.name for column in columns]
-    # Buttons, so that the keyboard reaches them and a screen reader says that they can be pressed.
+    # Buttons, which keyboards reach and screen readers announce.
     head = "".join(
         f'<th scope="col" aria-sort="{"descending" if name == "outlier probability" else "none"}">'
         f'<button type="button" data-column="{i}">{for_html(name)}</button></th>'

@@ -1,4 +1,4 @@
-"""The content of the page as numbers: columns, rows and errors. Nothing here knows figures or HTML."""
+"""The content of the page as numbers, without figures or HTML: columns, rows and errors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
+from rcgp.estimator.base import BaseRegressor
 from rcgp.report.text import date, number
 from rcgp.weights import NoiseLaw
 
@@ -21,7 +22,6 @@ __all__ = [
     "Fit",
     "Flags",
     "Numbers",
-    "Regressor",
     "Rows",
     "Scores",
     "as_fitted",
@@ -41,33 +41,8 @@ Positions: TypeAlias = npt.NDArray[np.intp]
 #: An SVG figure of more points is slow to draw and makes the file large.
 _MOST_DRAWN = 3000
 _MOST_LISTED = 200
-#: Rows listed even where fewer are flagged, so that a reader sees which rows come next.
+#: Listed even if fewer rows are flagged, so that a reader sees which rows come next.
 _FEWEST_LISTED = 20
-
-
-class Regressor(Protocol):
-    """What the page needs of a fitted model with one output; ``rcgp.estimator.RCGPRegressor`` documents each."""
-
-    weight: Any
-    n_features_in_: Any
-    noise_law_: Any
-    doubts_: Any
-    weights_: Any
-    outlier_probability_: Any
-    outlier_scores_: Any
-    outliers_: Any
-    loo_mean_: Any
-    loo_std_: Any
-    lengthscales_: Any
-    fit_report_: Any
-
-    def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
-    ) -> Any: ...
-
-    def predict_interval(self, X: Any, coverage: float = 0.95) -> Any: ...
-
-    def noise_std(self, X: Any) -> Any: ...
 
 
 class EncodedColumn(Protocol):
@@ -176,7 +151,7 @@ class Rows:
         """Whether each row lies in its 95 % leave-one-out interval."""
         return np.abs(self.residual) <= self.half_width
 
-    @property
+    @cached_property
     def by_suspicion(self) -> Positions:
         """Positions, most suspicious first: by outlier probability, then by the size of the score."""
         return np.lexsort((-np.abs(self.score), -self.probability))
@@ -210,8 +185,8 @@ class Scores:
 class Fit:
     """Both models, their table, and its rows under each; without an ordinary GP, ``plain`` and ``other`` are None."""
 
-    robust: Regressor
-    plain: Regressor | None
+    robust: BaseRegressor
+    plain: BaseRegressor | None
     X: pd.DataFrame
     columns: tuple[Column, ...]
     target: str
@@ -236,18 +211,18 @@ class Fit:
         return 1.0 - self.scores[0].mean_error_kept / guess if guess > 0.0 else float("nan")
 
 
-def converged(model: Regressor | None) -> bool:
-    """Whether the fit of a model converged; one whose hyperparameters were given has nothing to converge."""
+def converged(model: BaseRegressor | None) -> bool:
+    """Whether the fit of a model converged, or its hyperparameters were given."""
     report = getattr(model, "fit_report_", None)
     return report is None or bool(report.converged)
 
 
-def as_fitted(model: Regressor, frame: Any) -> Any:
+def as_fitted(model: BaseRegressor, frame: Any) -> Any:
     """A data frame, or its values for a model that was fitted without names and would warn about them."""
     return frame if hasattr(model, "feature_names_in_") else np.asarray(frame)
 
 
-def predictive_law(model: Regressor) -> NoiseLaw:
+def predictive_law(model: BaseRegressor) -> NoiseLaw:
     """The law of a new observation: the learned one, or normal noise for a given weight.
 
     For a given weight ``noise_law_`` is learned after the fit and only flags rows.
@@ -256,7 +231,7 @@ def predictive_law(model: Regressor) -> NoiseLaw:
     return law
 
 
-def rows_of(model: Regressor, X: Any, y: Numbers, label: tuple[object, ...]) -> Rows:
+def rows_of(model: BaseRegressor, X: Any, y: Numbers, label: tuple[object, ...]) -> Rows:
     """The rows of the table under a model.
 
     Raises:
@@ -270,7 +245,7 @@ def rows_of(model: Regressor, X: Any, y: Numbers, label: tuple[object, ...]) -> 
                 f"{name} of the model has shape {column.shape} but y has {y.shape}: give the rows that it was fitted to"
             )
     law, variance = predictive_law(model), np.square(columns[1])
-    # A row with a sample weight above one has less noise than a new observation at the same place.
+    # A row with a sample weight above one has less noise than a new observation at the same inputs.
     noise = np.minimum(np.asarray(model.noise_std(as_fitted(model, X))) ** 2, variance) / law.variance
     latent = np.maximum(variance - law.variance * noise, 0.0)
     tensors = (torch.from_numpy(np.ascontiguousarray(v, dtype=np.float64)) for v in (latent, noise))
@@ -280,7 +255,7 @@ def rows_of(model: Regressor, X: Any, y: Numbers, label: tuple[object, ...]) -> 
 
 
 def scores_of(rows: Rows, flagged: Flags, noise_std: float) -> Scores:
-    """Scores of a model, with the flags of the robust one so that two models are compared on the same rows."""
+    """Scores of a model, with the flags of the robust one, so that both models are compared on the same rows."""
     error, inside, kept = np.abs(rows.residual), rows.inside.astype(np.float64), ~flagged
     median = float(np.median(error))
     return Scores(_mean(error), _mean(error[kept]), median, _mean(inside), _mean(inside[kept]), noise_std)
@@ -291,9 +266,7 @@ def drawn_rows(rows: Rows, limit: int = _MOST_DRAWN, seed: int = 0) -> Positions
 
     If more than ``limit`` rows are flagged, the most suspicious of them.
     """
-    flagged, others = np.flatnonzero(rows.flagged), np.flatnonzero(~rows.flagged)
-    if len(flagged) > limit:
-        return np.sort([i for i in rows.by_suspicion if rows.flagged[i]][:limit])
+    flagged, others = rows.by_suspicion[rows.flagged[rows.by_suspicion]][:limit], np.flatnonzero(~rows.flagged)
     room = min(len(others), limit - len(flagged))
     sample = np.random.default_rng(seed).choice(others, size=room, replace=False)
     return np.sort(np.concatenate([flagged, sample]))
@@ -301,10 +274,9 @@ def drawn_rows(rows: Rows, limit: int = _MOST_DRAWN, seed: int = 0) -> Positions
 
 def listed_rows(rows: Rows) -> Positions:
     """Positions of the rows for the table, most suspicious first: flagged ones, filled up to twenty, at most 200."""
-    by_suspicion = rows.by_suspicion
-    flagged = by_suspicion[rows.flagged[by_suspicion]][:_MOST_LISTED]
-    others = by_suspicion[~rows.flagged[by_suspicion]][: max(0, _FEWEST_LISTED - len(flagged))]
-    return np.concatenate([flagged, others])
+    flags = rows.flagged[rows.by_suspicion]
+    flagged = rows.by_suspicion[flags][:_MOST_LISTED]
+    return np.concatenate([flagged, rows.by_suspicion[~flags][: max(0, _FEWEST_LISTED - len(flagged))]])
 
 
 def _mean(values: Numbers) -> float:

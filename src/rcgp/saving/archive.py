@@ -24,6 +24,7 @@ __all__ = [
     "FORMAT_VERSION",
     "SavedModelError",
     "check_writable",
+    "own_version",
     "raw_bytes",
     "read_archive",
     "write_archive",
@@ -37,7 +38,7 @@ FORMAT_VERSION = 2
 _LAST_READER = {1: "0.1.0"}
 
 _FORMAT = "rcgp"
-#: What safetensors accepts as a header, in bytes; more is a sign of a foreign file.
+#: Longest header that safetensors accepts, in bytes; a longer one means another kind of file.
 _LARGEST_HEADER = 100_000_000
 _REALS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -98,15 +99,10 @@ def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file atomically: a reader finds the old content or the new, never a part.
 
-    The file keeps the permissions of the one that it replaces; a new one gets the default ones. A symbolic link is
-    followed.
-
-    Args:
-        path: the file to create or replace.
-        content: all bytes of it.
+    A replaced file keeps its permissions; a new file gets the default ones. Symbolic links are followed.
 
     Raises:
-        OSError: if it cannot be written; an old file is then unchanged.
+        OSError: if it cannot be written; an existing file is then unchanged.
     """
     target = os.path.realpath(path)
     mode = _mode_to_keep(target)
@@ -125,7 +121,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
-    # Flush the folder too, for the new name. Not every system can, and the file is complete without.
+    # Flush the folder too, for the new name. Not every system can; the file is complete without it.
     with contextlib.suppress(OSError):
         folder = os.open(os.path.dirname(target), os.O_RDONLY)
         try:
@@ -158,7 +154,7 @@ def _mode_to_keep(target: str) -> int | None:
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     if not stat.S_ISREG(mode):  # such as a device, which a renamed file would replace
         raise OSError(errno.EINVAL, "it is not a regular file")
-    if not os.access(target, os.W_OK):  # which renaming ignores
+    if not os.access(target, os.W_OK):  # renaming ignores write protection
         raise PermissionError(errno.EACCES, "it is write-protected")
     return stat.S_IMODE(mode)
 
@@ -166,7 +162,7 @@ def _mode_to_keep(target: str) -> int | None:
 def raw_bytes(tensor: Tensor) -> bytes:
     """The numbers of a dense tensor in memory order, row by row."""
     dense = tensor.detach().cpu().contiguous()
-    # A single number is contiguous with any stride, and not every stride can be viewed as bytes.
+    # One number is contiguous with any stride, but not every stride can be viewed as bytes.
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
@@ -183,7 +179,7 @@ def _serialised(description: dict[str, Any], tensors: dict[str, Tensor]) -> byte
     metadata = {
         "format": _FORMAT,
         "format_version": str(FORMAT_VERSION),
-        "rcgp_version": _own_version(),
+        "rcgp_version": own_version(),
         "description": _strict_json(description),
     }
     metadata["sha256"] = _digest(metadata, owned)
@@ -217,10 +213,11 @@ def _digest(metadata: dict[str, str], tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _own_version() -> str:
+def own_version() -> str:
+    """The version of rcgp that is installed."""
     try:
         return importlib.metadata.version("rcgp")
-    except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
+    except importlib.metadata.PackageNotFoundError:  # a source tree
         return "unknown"
 
 
@@ -273,7 +270,7 @@ def _checked_metadata(file: BinaryIO, name: str) -> dict[str, str]:
 def _check_version(metadata: dict[str, str], name: str) -> None:
     version = metadata.get("format_version", "")
     if not (version.isascii() and version.isdigit() and 0 < len(version) < 10 and int(version) > 0):
-        raise SavedModelError(f"{name} is damaged: it does not say which version of the format it has")
+        raise SavedModelError(f"{name} is damaged: it names no version of the format")
     written = f"{name} was written by rcgp {metadata.get('rcgp_version', 'unknown')} in format {version}"
     if int(version) > FORMAT_VERSION:
         raise SavedModelError(f"{written}, and this rcgp reads format {FORMAT_VERSION} only: upgrade rcgp to read it")
@@ -285,7 +282,7 @@ def _check_version(metadata: dict[str, str], name: str) -> None:
 
 
 def _resemblance(start: bytes) -> str:
-    """What a foreign file looks like, for the message."""
+    """What kind of file it looks like, for the message."""
     if start.startswith(b"PK"):
         return ": it looks like a zip archive, or a checkpoint of torch.save"
     if start.startswith(b"\x80"):

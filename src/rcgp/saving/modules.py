@@ -27,7 +27,7 @@ __all__ = ["build_constraint", "build_prior", "describe", "describe_constraint",
 #: JSON and tensors of a part.
 Described = tuple[dict[str, Any], dict[str, Tensor]]
 
-#: Returns the tensor of that name in a file, once; raises an error if there is none.
+#: Returns the tensor of that name in a file, once; raises an error if it is missing.
 Take = Callable[[str], Tensor]
 
 #: Limit on the parts of a tree: parts may be shared, so a small file could describe a huge tree.
@@ -136,8 +136,8 @@ class _Writer:
         if recipe is None or type(module) is not recipe.cls:
             known = [row.cls.__name__ for row in RECIPES.values() if FAMILIES[row.family] == self.noun]
             raise SavedModelError(
-                f"{place}: {name} cannot be saved, since a function or a class of one's own is code, and code is not "
-                f"saved; what can be: {', '.join(known)}"
+                f"{place}: {name} cannot be saved: your own functions and classes are code, and code is not saved; "
+                f"what can be: {', '.join(known)}"
             )
         return recipe
 
@@ -154,18 +154,18 @@ class _Reader:
         self._built: dict[str, nn.Module] = {}
 
     def module(self, node: Any, path: str) -> nn.Module:
-        """The module that a node of the description stands for."""
+        """The module that a node describes."""
         place = f"part {path}" if path else "the outermost part"
         if isinstance(node, dict) and set(node) == {"same_as"}:
             if not isinstance(node["same_as"], str) or node["same_as"] not in self._built:
-                raise SavedModelError(f"{place} is said to be the same as {node['same_as']!r}, which is not there")
+                raise SavedModelError(f"{place} refers to {node['same_as']!r}, which does not exist")
             return self._built[node["same_as"]]
         fields = {"class", "arguments", "requires_grad", "constraints", "priors", "parts"}
         if not isinstance(node, dict) or set(node) != fields:
             raise SavedModelError(f"{place} must be described by {', '.join(sorted(fields))}")
         recipe = RECIPES.get(node["class"]) if isinstance(node["class"], str) else None
         if recipe is None:
-            raise SavedModelError(f"{place} names the class {node['class']!r}, which is not one that can be saved")
+            raise SavedModelError(f"{place} names the class {node['class']!r}, which cannot be saved")
         arguments = check_arguments(recipe, node["arguments"], place)
         # Taken before anything is built, so that no file requests more memory than it fills.
         own = {
@@ -190,10 +190,9 @@ class _Reader:
 
     def _set_tensors(self, module: nn.Module, own: dict[str, Tensor], requires_grad: Any, place: str) -> None:
         parameters = {name for name, _ in module.named_parameters(recurse=False)}
-        if not isinstance(requires_grad, dict) or set(requires_grad) != parameters:
-            raise SavedModelError(f"{place}: requires_grad must be given for {sorted(parameters)}")
-        if not all(type(value) is bool for value in requires_grad.values()):
-            raise SavedModelError(f"{place}: requires_grad must be true or false")
+        known = isinstance(requires_grad, dict) and set(requires_grad) == parameters
+        if not known or not all(type(value) is bool for value in requires_grad.values()):
+            raise SavedModelError(f"{place}: requires_grad must be given as true or false for {sorted(parameters)}")
         for name, value in own.items():
             setattr(module, name, nn.Parameter(value, requires_grad[name]) if name in parameters else value)
 
@@ -208,7 +207,7 @@ class _Reader:
         for name, node in constraints.items():
             parameter = module._parameters.get(name.removesuffix("_constraint"))
             if parameter is None or not name.endswith("_constraint"):
-                raise SavedModelError(f"{place}: {name!r} belongs to none of its parameters")
+                raise SavedModelError(f"{place}: {name!r} does not belong to a parameter")
             constraint = build_constraint(node, self._taker(path, name), parameter.shape, f"{place}, {name}")
             module.register_constraint(name.removesuffix("_constraint"), constraint)  # type: ignore[operator]
         for name, node in priors.items():
@@ -240,9 +239,11 @@ def _parts(recipe: Recipe, module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def _check_same(module: nn.Module, restored: nn.Module) -> None:
     """Raise an error unless both have the same parts, plain values and, to the bit, tensors."""
-    old, new = module.state_dict(), restored.state_dict()
-    differing = {key for key in old.keys() & new.keys() if not _same_bits(old[key], new[key])}
-    for key in sorted((old.keys() ^ new.keys()) | differing):
+    old, new = (
+        {key: (value.dtype, value.shape, raw_bytes(value)) for key, value in each.state_dict().items()}
+        for each in (module, restored)
+    )
+    for key in sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)):
         raise SavedModelError(f"{key} is not as its class has it")
     parts = dict(module.named_modules(remove_duplicate=False))
     for path, part in restored.named_modules(remove_duplicate=False):
@@ -250,10 +251,6 @@ def _check_same(module: nn.Module, restored: nn.Module) -> None:
             plain = isinstance(value, bool | int | float | str | tuple | None) and not key.startswith("_")
             if plain and key != "training" and path in parts and getattr(parts[path], key, None) != value:
                 raise SavedModelError(f"{_join(path, key)} is not as its class has it")
-
-
-def _same_bits(first: Tensor, second: Tensor) -> bool:
-    return first.dtype == second.dtype and first.shape == second.shape and raw_bytes(first) == raw_bytes(second)
 
 
 def _reason(error: Exception) -> str:
@@ -268,7 +265,7 @@ def _join(path: str, name: str) -> str:
 
 
 def describe_constraint(constraint: nn.Module, place: str) -> Described:
-    """Class, transform and bounds of a constraint at a place in the model; its initial value is no longer needed."""
+    """Class, transform and bounds of a constraint; ``place`` is for errors. Its initial value is not saved."""
     name = type(constraint).__name__
     if name not in CONSTRAINTS or type(constraint) is not CONSTRAINTS[name][0]:
         known = ", ".join(CONSTRAINTS)
@@ -276,8 +273,8 @@ def describe_constraint(constraint: nn.Module, place: str) -> Described:
     transform = _transform_name(constraint)
     if transform is None and constraint._transform is not None:
         raise SavedModelError(
-            f"{place}: a function is code, and code is not saved; the transforms that can be, each with its own "
-            f"inverse, are {', '.join(TRANSFORMS)} and None"
+            f"{place}: a function is code, and code is not saved; the transforms that can be, with their inverses, "
+            f"are {', '.join(TRANSFORMS)} and None"
         )
     bounds = {key: getattr(constraint, key) for key in ("lower_bound", "upper_bound")}
     return {"class": name, "transform": transform}, bounds
@@ -312,13 +309,7 @@ def build_constraint(node: Any, take: Take, shape: torch.Size, place: str) -> nn
 
 
 def describe_prior(module: gpytorch.Module, name: str, place: str) -> Described:
-    """Class and arguments of a prior.
-
-    Args:
-        module: the module that has it.
-        name: its name there.
-        place: its place in the model, for errors.
-    """
+    """Class and arguments of the prior of that name; ``place`` is for errors."""
     prior, closure, _ = module._priors[name]
     kind = type(prior).__name__
     if kind not in PRIORS or type(prior) is not PRIORS[kind][0]:
@@ -328,8 +319,8 @@ def describe_prior(module: gpytorch.Module, name: str, place: str) -> Described:
     attribute = _prior_attribute(module, name)
     if attribute is None or not _returns(module, closure, attribute):
         raise SavedModelError(
-            f"{place}: its closure is code, and code is not saved; a prior can be if it is named after the attribute "
-            "that it sits on, such as lengthscale_prior on lengthscale"
+            f"{place}: its closure is code, and code is not saved; a prior can be if it is named after its attribute, "
+            "as lengthscale_prior after lengthscale"
         )
     # log_prob uses the attributes. Transformed distributions also have copies of them as buffers, and .to() casts
     # only those: both are kept.
@@ -378,7 +369,7 @@ def _prior_attribute(module: nn.Module, name: str) -> str | None:
 
 
 def _returns(module: gpytorch.Module, closure: Callable[[Any], Any], attribute: str) -> bool:
-    """Whether a closure returns the value of an attribute, tried at distinct values: at l = 1 √l would pass for l."""
+    """Whether a closure returns an attribute, tried at distinct values: at l = 1, √l and l agree."""
     try:
         trial = copy.deepcopy(module)
         with torch.no_grad():

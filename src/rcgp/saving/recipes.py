@@ -1,8 +1,8 @@
-"""The tables of what can be saved: for each class, the plain values and tensors that make it.
+"""Tables of what can be saved: for each class, the plain values and tensors that make it.
 
-Only classes listed here are built from a file, by exact type: a subclass may compute something else. The content of a
-file is checked against these tables before a constructor is called, so that it can neither name other code nor request
-more memory than its tensors fill.
+Only classes listed here are built from a file, by exact type: a subclass may compute something else. A file is checked
+against these tables before a constructor is called, so it can neither name other code nor request more memory than its
+tensors fill.
 """
 
 from __future__ import annotations
@@ -19,21 +19,10 @@ from gpytorch.constraints.constraints import softplus
 from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
 from torch import Tensor, nn
 
+from rcgp import weights
 from rcgp.models.defaults import Between
 from rcgp.models.means import PolynomialMean
 from rcgp.saving.archive import SavedModelError
-from rcgp.weights import (
-    Constant,
-    InverseMultiquadric,
-    LawWeight,
-    NoiseLaw,
-    NoNoiseTerm,
-    NoShrinkage,
-    OneSided,
-    Product,
-    SquaredExponential,
-    WeightFunction,
-)
 from rcgp.weights.noise_law import SCALES
 
 __all__ = ["CONSTRAINTS", "FAMILIES", "PRIORS", "RECIPES", "TRANSFORMS", "Recipe", "check_arguments"]
@@ -165,7 +154,7 @@ def _kernel(
     Args:
         cls: the kernel's class.
         shapes: of its parameters, given the number of lengthscales and the arguments.
-        *names: its arguments, beside those of every kernel.
+        *names: its arguments, besides those of every kernel.
         part, many: as in :class:`Recipe`.
     """
 
@@ -176,7 +165,7 @@ def _kernel(
     def build(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
         given = {key: arguments[key] for key in names if arguments[key] is not None}
         kernel: Any = cls(*parts, **given)
-        kernel.active_dims = None  # ScaleKernel takes that of its part
+        kernel.active_dims = None  # a ScaleKernel copies its part's
         return cast(nn.Module, kernel)
 
     def active(kernel: Any) -> int | None:
@@ -224,17 +213,18 @@ def _threshold_weight(cls: type[nn.Module]) -> Recipe:
 
     return Recipe(
         cls,
-        WeightFunction,
+        weights.WeightFunction,
         lambda arguments: {} if arguments["threshold"] == "rule" else {"log_c": ()},
         {"epsilon": _attribute("epsilon"), "threshold": kind},
         build,
     )
 
 
-def _composed_weight(cls: type[nn.Module], part: str, *names: str, many: bool = False) -> Recipe:
+def _weight(cls: type[nn.Module], part: str | None = None, *names: str, many: bool = False) -> Recipe:
+    """The recipe of a weight without tensors, made of other weights or of none."""
     return Recipe(
         cls,
-        WeightFunction,
+        weights.WeightFunction,
         lambda arguments: {},
         {name: _attribute(name) for name in names},
         lambda arguments, parts: cls(*parts, **arguments),
@@ -247,7 +237,7 @@ def _law_weight(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
     *shares, outlier_share = arguments["shares"]
     width = math.inf if arguments["width"] is None else arguments["width"]  # which JSON does not have
     rows = torch.zeros(arguments["rows"])
-    return LawWeight(NoiseLaw(tuple(shares), outlier_share, width), rows, rows)
+    return weights.LawWeight(weights.NoiseLaw(tuple(shares), outlier_share, width), rows, rows)
 
 
 _ALL = (
@@ -294,12 +284,12 @@ _ALL = (
         input_size=lambda mean: mean.centre.shape[-1],
         terms=lambda mean: mean.coefficients.shape[-1],
     ),
-    Recipe(Constant, WeightFunction, lambda arguments: {}, {}, lambda arguments, parts: Constant()),
-    _threshold_weight(InverseMultiquadric),
-    _threshold_weight(SquaredExponential),
+    _weight(weights.Constant),
+    _threshold_weight(weights.InverseMultiquadric),
+    _threshold_weight(weights.SquaredExponential),
     Recipe(
-        LawWeight,
-        WeightFunction,
+        weights.LawWeight,
+        weights.WeightFunction,
         lambda a: dict.fromkeys(("mean", "variance", "local", "relative"), (a["rows"],)),
         {
             "rows": lambda weight: weight.mean.shape[0],
@@ -308,14 +298,14 @@ _ALL = (
         },
         _law_weight,
     ),
-    _composed_weight(OneSided, "weight", "side"),
-    _composed_weight(NoShrinkage, "weight"),
-    _composed_weight(NoNoiseTerm, "weight"),
-    _composed_weight(Product, "weights", many=True),
+    _weight(weights.OneSided, "weight", "side"),
+    _weight(weights.NoShrinkage, "weight"),
+    _weight(weights.NoNoiseTerm, "weight"),
+    _weight(weights.Product, "weights", many=True),
 )
 
 #: The recipes by the name of their class, as in a file.
 RECIPES: dict[str, Recipe] = {recipe.cls.__name__: recipe for recipe in _ALL}
 
 #: Nouns for the families, for messages.
-FAMILIES: dict[type[nn.Module], str] = {kernels.Kernel: "kernel", means.Mean: "mean", WeightFunction: "weight"}
+FAMILIES: dict[type[nn.Module], str] = {kernels.Kernel: "kernel", means.Mean: "mean", weights.WeightFunction: "weight"}

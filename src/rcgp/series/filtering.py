@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -35,11 +35,13 @@ __all__ = ["Passes", "by_data", "compiled"]
 _SMALL = 8
 
 
-class Passes:
+class Passes(NamedTuple):
     """The compiled functions of one layout of the state."""
 
-    def __init__(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
-        self.forward, self.backward = forward, backward
+    predict: Callable[..., Any]
+    observe: Callable[..., Any]
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
 
 
 @njit(cache=True)
@@ -336,4 +338,4 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                             Lam[r, s + c] = total
                             Lam[s + c, r] = total
 
-    return Passes(forward, backward)
+    return Passes(predict, observe, forward, backward)

@@ -25,8 +25,10 @@ from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_finite, check_sample_weight
+from rcgp.series.clock import Clock
 from rcgp.series.kernels import HARMONICS, Term, groups_of, terms_of
 from rcgp.series.solver import Axis, StateSpace, evidence
+from rcgp.series.stream import Stream
 from rcgp.weights import Constant, WeightFunction
 
 __all__ = [
@@ -252,6 +254,10 @@ class StateSpaceRCGP(MarkovRCGP):
                 (torch.from_numpy(mean).to(x), torch.from_numpy(variance).to(x))
                 for mean, variance in self.process().components(x.double().squeeze(-1).numpy())
             ]
+
+    def stream(self, coverage: float = 0.95, clock: Clock | None = None) -> Stream:
+        """The filter after the last training row, to be fed with new values: see :class:`rcgp.series.Stream`."""
+        return Stream(self, coverage, clock)
 
     def process(self) -> SeriesProcess:
         """The posterior process at the current hyperparameters."""

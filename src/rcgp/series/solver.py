@@ -135,6 +135,11 @@ class StateSpace:
             A, Q = np.tile(A, (1, self.copies)), np.tile(Q, (1, self.copies))
         return A, Q
 
+    def filtered(self, times: Array, z: Array, w: Array) -> tuple[Array, Array]:
+        """Mean and covariance of the state at the last time, given all rows. Cost O(n)."""
+        axis = Axis(times)
+        return self._forward(axis, axis.stretches(self.layout), z, w, score=False)[1][-1]
+
     def evidence(self, axis: Axis, z: Array, w: Array) -> float:
         """ℓ, without gradient and leave-one-out. Cost O(n)."""
         return self._forward(axis, axis.stretches(self.layout, self.copies), z, w, score=True)[0]

@@ -19,21 +19,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rcgp.core.linalg import cholesky
 from rcgp.models.defaults import above, robust_scales, robust_spread, varying_columns
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.validation import as_real_tensor, check_finite, check_kernel
-from rcgp.series.kernels import Term, layout_of, terms_of
+from rcgp.series.kernels import Term, layout_of, on_columns, terms_of
 from rcgp.series.model import MarkovRCGP, Merged, default_series_kernel, nearest_in, sorted_pseudo
 from rcgp.series.solver import StateSpace
 from rcgp.weights import Constant, WeightFunction
 
 __all__ = ["FieldPosterior", "SpaceTimeRCGP"]
 
-# Largest state. One of 400 numbers takes 1 ms for each cell and evaluation, and each doubling four times that.
-_LARGEST_STATE = 400
+# Largest state, and seconds that an evaluation takes for each cell and each squared number of the state: 0.3 ms a cell.
+_LARGEST_STATE, _SECONDS = 400, 2e-9
 
 # Times of a stretch on which starts of a fit are tried: enough to tell a lengthscale of a few of them from none.
 _TIMES = 16
@@ -95,6 +96,12 @@ class SpaceTimeRCGP(MarkovRCGP):
         t, places, values = _check_field(times, sites, Y)
         observed = ~values.isnan()
         X, y = _grid(t, places)[observed], values[observed]
+        if sample_weight is not None:
+            sample_weight = as_real_tensor(sample_weight, "sample_weight")
+            if sample_weight.shape != observed.shape:
+                shapes = f"{tuple(observed.shape)}, got {tuple(sample_weight.shape)}"
+                raise ValueError(f"sample_weight must have the shape of Y, {shapes}")
+            sample_weight = sample_weight[observed]
         if time_kernel is None:
             with torch.no_grad():
                 residual = y - build_mean(mean, X, y).to(X)(X)
@@ -110,12 +117,12 @@ class SpaceTimeRCGP(MarkovRCGP):
             X,
             y,
             kernel=gpytorch.kernels.ProductKernel(
-                _on_columns(time_kernel, 0, 1), _on_columns(space_kernel, 1, places.shape[1])
+                on_columns(time_kernel, 0, 1), on_columns(space_kernel, 1, places.shape[1])
             ),
             mean=mean,
             weight=Constant() if weight is None else weight,
             noise=noise,
-            sample_weight=None if sample_weight is None else _check_weights(sample_weight, observed),
+            sample_weight=sample_weight,
         )
         self.register_buffer("sites", places, persistent=False)
         #: Which cells of Y are observed, those of ``train_X`` and ``train_y``: ``T x s``.
@@ -202,12 +209,12 @@ class SpaceTimeRCGP(MarkovRCGP):
         Args:
             new: ``p x d`` sites.
         """
-        sites = _in_space(self.sites)
+        sites = pad(self.sites, (1, 0))  # the kernel is one of (t, x)
         L = cholesky(dense_kernel(self.space_kernel, sites, sites).double())
         h = torch.from_numpy(layout_of(self._terms()).values)
         if new is None:
             return (L.unsqueeze(-1) * h).flatten(1), L.new_zeros(())  # L ⊗ h
-        points = _in_space(new)
+        points = pad(new, (1, 0))
         c = torch.linalg.solve_triangular(L, dense_kernel(self.space_kernel, sites, points), upper=False)
         left = self.space_kernel(points, diag=True) - c.square().sum(dim=0)
         return (torch.cat([L, c.T]).unsqueeze(-1) * h).flatten(1), left.clamp_min(0.0)
@@ -226,19 +233,6 @@ def _grid(times: Tensor, sites: Tensor) -> Tensor:
     """``T x s x (1 + d)`` inputs (t, x), of ``T x 1`` times and ``s x d`` sites."""
     T, s = len(times), len(sites)
     return torch.cat([times.unsqueeze(1).expand(T, s, 1), sites.expand(T, *sites.shape)], dim=-1)
-
-
-def _in_space(sites: Tensor) -> Tensor:
-    """Sites as inputs (0, x)."""
-    return torch.nn.functional.pad(sites, (1, 0))
-
-
-def _on_columns(kernel: gpytorch.kernels.Kernel, first: int, count: int) -> gpytorch.kernels.Kernel:
-    """The kernel on these columns: the same parameters, priors and constraints, but columns of its own."""
-    columns = torch.arange(count) if kernel.active_dims is None else kernel.active_dims
-    moved = type(kernel).__new__(type(kernel))  # copy.copy of a GPyTorch kernel has the buffers of the original, too
-    moved.__dict__.update(vars(kernel), _buffers={**kernel._buffers, "active_dims": columns + first})
-    return moved
 
 
 def _default_space_kernel(sites: Tensor) -> gpytorch.kernels.Kernel:
@@ -261,9 +255,8 @@ def _check_field(times: Any, sites: Any, Y: Any) -> tuple[Tensor, Tensor, Tensor
     if values.shape != (len(t), len(x)):
         hint = "; use Y.T" if values.shape == (len(x), len(t)) else ""
         raise ValueError(f"Y must have shape T x s = {len(t)} x {len(x)}, got {tuple(values.shape)}{hint}")
-    devices = {str(part.device) for part in (t, x, values)}
-    if devices != {"cpu"}:
-        raise ValueError(f"series are fitted on the CPU, got data on {', '.join(sorted(devices))}")
+    if devices := {str(part.device) for part in (t, x, values)} - {"cpu"}:
+        raise ValueError(f"fields are fitted on the CPU, got data on {', '.join(sorted(devices))}")
     check_finite(t, "times")
     check_finite(values.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf), "Y")
     if bool(values.isnan().all()):
@@ -271,10 +264,7 @@ def _check_field(times: Any, sites: Any, Y: Any) -> tuple[Tensor, Tensor, Tensor
     _, inverse, counts = torch.unique(x, dim=0, return_inverse=True, return_counts=True)
     if bool((counts > 1).any()):
         same = (inverse == int(counts.argmax())).nonzero().squeeze(-1).tolist()
-        raise ValueError(
-            f"sites {', '.join(map(str, same))} are one and the same place: join their columns of Y, or give the rows "
-            "of each as further times, which may repeat"
-        )
+        raise ValueError(f"sites {', '.join(map(str, same))} are one and the same place: join their columns of Y")
     dtype = torch.promote_types(torch.promote_types(t.dtype, x.dtype), values.dtype)
     t, x, values = (part.detach().to(dtype).clone() for part in (t, x, values))
     return t, x, values
@@ -290,20 +280,12 @@ def _check_sites(sites: Any, columns: int | None = None) -> Tensor:
     return x
 
 
-def _check_weights(sample_weight: Any, observed: Tensor) -> Tensor:
-    weights = as_real_tensor(sample_weight, "sample_weight")
-    if weights.shape != observed.shape:
-        raise ValueError(f"sample_weight must have the shape of Y, {tuple(observed.shape)}, got {tuple(weights.shape)}")
-    return weights[observed]
-
-
 def _check_size(time_kernel: gpytorch.kernels.Kernel, sites: int, cells: int) -> None:
     """Raise a ValueError for a kernel without state-space form, or a state that is too large."""
     own = sum(layout_of(terms_of(time_kernel)).blocks)
     if (size := own * sites) > _LARGEST_STATE:
-        seconds = cells * 1e-3 * (size / _LARGEST_STATE) ** 2
         raise ValueError(
             f"a state of {sites} sites x {own} numbers, {size}, is too large: at most {_LARGEST_STATE}. An evaluation "
-            f"of {cells} cells would take about {seconds:.0f} s. Take fewer sites, a simpler time kernel, or "
-            "SparseRCGP on the cells"
+            f"of {cells} cells would take about {_SECONDS * cells * size**2:.2g} s, a fit about a hundred times that. Take fewer "
+            "sites, a simpler time kernel, or SparseRCGP on the cells"
         )

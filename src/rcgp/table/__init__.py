@@ -1,12 +1,12 @@
-"""Tables: from a file with bad values in it to numbers for a regressor, or to one clear sentence.
+"""Tables: from a file with bad values to numbers for a regressor, or to one clear sentence.
 
-``encoding``  what is kept with a model: :class:`Encoding`, :class:`CsvFormat`; the one exception, :class:`TableError`.
+``encoding``  kept with a model: :class:`Encoding`, :class:`CsvFormat`; the one exception, :class:`TableError`.
 ``reading``   a CSV or Parquet file to a table: :func:`read_table`.
 ``cells``     the cells of one column: what is missing, what kind of column it is, its numbers or days.
 ``features``  a table to features and target: :func:`learn_encoding` on the training table, :func:`encode` on any;
               inputs that are probably mistakes: :func:`suspicious_inputs`.
 
-The room knows pandas, pyarrow and numpy, and nothing of the models::
+It imports pandas, pyarrow and numpy, but no models::
 
     table = read_table("houses.csv")
     encoding, notices = learn_encoding(table, target="price")

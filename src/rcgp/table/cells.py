@@ -1,8 +1,8 @@
 """The cells of one column: which are missing, what kind of column they make, and their values.
 
-Whatever pandas holds (text from CSV, Arrow types from Parquet, numpy arrays) becomes one of three Arrow arrays here:
-numbers, timestamps or text. Text is read by patterns of our own: Python's ``float`` would take ``1_000``, and pandas
-decides for itself what is missing, guesses the order of day and month cell by cell, and has no years before 1677.
+A pandas column (text from CSV, Arrow types from Parquet, numpy arrays) becomes an Arrow array of numbers, timestamps or
+text. Text is matched by our own patterns: Python's ``float`` accepts ``1_000``, and pandas has its own missing values,
+guesses the order of day and month cell by cell, and has no years before 1677.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rcgp.table.encoding import CsvFormat, Kind, TableError, reason, shown
+from rcgp.table.encoding import CsvFormat, Kind, TableError, printable, shown
 
 __all__ = ["Cells"]
 
-#: Texts, in lower case, for a missing value: anywhere, and among numbers or dates, where they are no category.
+#: Texts, in lower case, for a missing value: in any column, and in columns of numbers or dates.
 _MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null")
 _MISSING_AMONG_NUMBERS = ("none", "-", "–", "—", "?")
 
 _NUMBER = r"^[+−-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+−-]?[0-9]+)?$"
 _INFINITE = r"^[+−-]?(?i:inf|infinity|∞)$"
-#: 1,5 or 1,234.5 or 1.234,5: a number to the eye, but not certainly which.
+#: 1,5 or 1,234.5 or 1.234,5: an ambiguous number.
 _WITH_COMMA = r"^[+−-]?([0-9]*(,[0-9]+)+(\.[0-9]*)?|[0-9]{1,3}(\.[0-9]{3})+,[0-9]*)$"
 #: 1 234,5 or 1'234.5; not 030 123 456, which is a telephone number.
 _WITH_GAPS = "^[+−-]?[1-9][0-9]{0,2}([ '’\u00a0\u202f][0-9]{3})+([.,][0-9]*)?$"
@@ -40,7 +40,7 @@ _WITH_UNIT = r"^[+−-]?[0-9][0-9.,]*\s*(?P<unit>[A-Za-zµ°][A-Za-zµ°²³/]*)
 
 _DROP = "correct it, or use --missing drop to leave such rows out"
 
-#: Day and month first, or month and day: nobody can tell.
+#: Day and month, or month and day.
 _AMBIGUOUS_DATE = r"^[0-9]{1,2}(/[0-9]{1,2}/([0-9]{2}|[0-9]{4})|[.-][0-9]{1,2}[.-][0-9]{4})([T ,]|$)"
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _YEAR, _MONTH, _DAY = r"(?P<year>[0-9]{4})", r"(?P<month>[0-9]{1,2})", r"(?P<day>[0-9]{1,2})"
@@ -52,7 +52,7 @@ _TIME = (
     r"(?:(?:T|,? )(?P<hour>[01]?[0-9]|2[0-3]):(?P<minute>[0-5][0-9])(?::(?P<second>[0-5][0-9](?:\.[0-9]+)?|60))?"
     r"(?: ?(?:Z|UTC|(?P<sign>[+-])(?P<zone_hour>[01][0-9]|2[0-3]):?(?P<zone_minute>[0-5][0-9])?))?)?$"
 )
-#: The forms of dates that can be read in one way.
+#: Unambiguous forms of dates.
 _DATES = (
     f"^{_YEAR}-{_MONTH}-{_DAY}{_TIME}",
     f"^{_YEAR}/{_MONTH}/{_DAY}{_TIME}",
@@ -108,9 +108,9 @@ class Cells:
         return replace(self, values=pc.if_else(pa.array(bad), pa.scalar(None, self.values.type), self.values))
 
     def kind(self) -> Kind:
-        """What the column holds, by the majority of its cells: half of them numbers make it a column of numbers.
+        """What at least half of the cells hold, so that bad cells do not make numbers a category.
 
-        So a column of numbers with a bad cell is not taken for a category. Missing cells do not count.
+        Missing cells do not count.
         """
         if not self._is_text():
             return "date" if pa.types.is_temporal(self.values.type) else "number"
@@ -150,7 +150,7 @@ class Cells:
         return np.isnan(self.read(kind)) & ~self.missing()
 
     def require(self, kind: Literal["number", "date"]) -> NDArray[np.float64]:
-        """As :meth:`read`, of cells of which none is missing. Raises TableError naming the first bad one."""
+        """As :meth:`read` for cells without missing values. Raises TableError naming the first bad cell."""
         values = self.read(kind)
         bad = np.isnan(values)
         if bad.any():
@@ -184,7 +184,7 @@ class Cells:
         return bool(pa.types.is_string(self.values.type))
 
     def _pointed(self) -> pa.Array:
-        """The texts with a decimal point where the file has a comma (a point is no part of a number there)."""
+        """The texts with a decimal point for a decimal comma; a point then is no part of a number."""
         text = pc.replace_substring(self.values, "−", "-")
         if self.form.decimal != ",":
             return text
@@ -245,7 +245,7 @@ def _cleaned(values: pa.Array) -> pa.Array:
     text = values.cast(pa.string())
     numbers = _cast(text, pa.float64())
     if numbers is not None and not pc.any(pc.is_nan(numbers)).as_py():
-        return text  # nothing to trim, and nothing that stands for a missing value
+        return text  # nothing to trim, and nothing missing
     text = pc.utf8_trim_whitespace(text)
     lower, nothing = pc.utf8_lower(text), pa.scalar(None, pa.string())
     text = pc.if_else(pc.is_in(lower, pa.array(_MISSING)), nothing, text)
@@ -266,7 +266,7 @@ def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def _most(mask: NDArray[np.bool_]) -> bool:
-    """Whether at least half of the cells, of which there are some, are true."""
+    """Whether at least half of the cells are true; false without cells."""
     return bool(len(mask)) and bool(np.mean(mask) >= 0.5)
 
 
@@ -282,14 +282,14 @@ def _look_like_numbers(text: pa.Array) -> NDArray[np.bool_]:
 
 
 def _share_a_unit(text: pa.Array) -> bool:
-    """Whether at least half of the texts are numbers with the same unit behind, as in 12 kg, and not just two texts."""
+    """Whether at least half of the texts are numbers with the same unit, as in 12 kg, and more than two differ."""
     units = pc.extract_regex(text, _WITH_UNIT).drop_null().field("unit")
     most_common = Counter(units.to_pylist()).most_common(1)
     return bool(most_common) and 2 * most_common[0][1] >= len(text) and len(pc.unique(text)) > 2
 
 
 def _look_like_dates(text: pa.Array) -> NDArray[np.bool_]:
-    """Which texts are written as dates, also as one that no calendar has or whose day and month are ambiguous."""
+    """Which texts are written as dates, even if ambiguous or not in the calendar."""
     return np.ones(len(text), dtype=bool) if _iso(text) is not None else _matches(text, *_DATES, _AMBIGUOUS_DATE)
 
 
@@ -314,7 +314,7 @@ def _days_of_texts(text: pa.Array) -> NDArray[np.float64]:
 
     Read are ISO 8601 dates and times (``2024-03-01``, ``2024-03-01T12:30:15.5+02:00``, ``2024-03``), the same with
     ``/`` or ``.`` between year, month and day, and English month names (``1 March 2024``, ``Mar 1, 2024``,
-    ``01-Mar-2024``). A time without a zone is taken for UTC. Exact to a microsecond in this century.
+    ``01-Mar-2024``). A time without a zone is UTC. Exact to a microsecond in this century.
     """
     iso = _iso(text)
     if iso is not None:
@@ -347,7 +347,7 @@ def _days_as_formatted(text: pa.Array, date_format: str) -> NDArray[np.float64]:
     try:
         when = pd.to_datetime(cells, format=date_format, errors="coerce", utc=True)
     except ValueError as error:
-        raise TableError(f"--date-format {shown(date_format)} is not a format: {reason(error)}") from None
+        raise TableError(f"--date-format {shown(date_format)} is not a format: {printable(error, 200)}") from None
     days = (when.dt.tz_localize(None).to_numpy("M8[us]") - np.datetime64(0, "us")) / np.timedelta64(1, "D")
     # 123456 may be read by %Y%m%d as a day in the year 1234, but is not written so.
     same = ~_look_like_numbers(text) | (when.dt.strftime(date_format) == cells).to_numpy(dtype=bool)

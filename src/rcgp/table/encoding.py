@@ -1,7 +1,6 @@
-"""What is kept of a training table: how it was written and the kind of each column; also the room's one exception.
+"""How a training table was written and what its columns hold, as kept with a model; the room's one exception.
 
-An encoding is stored beside the model as JSON and read back from files that anyone may have written, so every object
-here checks itself when it is made.
+An encoding is saved with the model as JSON, and a file may come from anyone, so each object here checks itself.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-__all__ = ["MOST_LEVELS", "Column", "CsvFormat", "Encoding", "Kind", "TableError", "listed", "reason", "shown"]
+__all__ = ["MOST_LEVELS", "Column", "CsvFormat", "Encoding", "Kind", "TableError", "listed", "printable", "shown"]
 
 Kind: TypeAlias = Literal["number", "date", "category"]
 
-#: A category of more levels is rather a text, and would give the kernel as many dimensions.
+#: A column of more different texts is not a category; each level is a dimension of the kernel.
 MOST_LEVELS = 50
 #: Longer texts are cut in messages: a cell may hold a whole file.
 _LONGEST = 40
 
 
 class TableError(ValueError):
-    """A table cannot be used; the message is one sentence saying what is wrong, where, and what to do."""
+    """A table cannot be used; the message is one sentence: what is wrong, where, and what to do."""
 
 
 def shown(text: str) -> str:
@@ -31,20 +30,20 @@ def shown(text: str) -> str:
 
 
 def listed(texts: Iterable[str], most: int = 10) -> str:
-    """Names or cells in quotes, separated by commas; after the first ``most`` only how many follow."""
+    """Names or cells in quotes, separated by commas; after the first ``most`` only their number."""
     every = list(texts)
     beginning = ", ".join(shown(text) for text in every[:most])
     return beginning if len(every) <= most else f"{beginning} and {len(every) - most} more"
 
 
-def reason(error: Exception) -> str:
-    """A library's message about a file, with control characters escaped: it may quote the file's bytes."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(error)[:200])
+def printable(text: object, longest: int | None = None) -> str:
+    """A text that may come from a file, with control characters escaped so that no terminal obeys them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[:longest])
 
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a CSV file is written; ``None`` where the reader finds out.
+    """How a CSV file is written; ``None`` is found from the file.
 
     Attributes:
         encoding: of its text, such as ``"cp1252"``. ``None``: UTF-8, or UTF-16 with a byte order mark.
@@ -117,7 +116,7 @@ class Column:
 
     @property
     def indicated(self) -> tuple[str, ...]:
-        """Levels with a feature, 1 in their rows and 0 elsewhere: of two only the second, which tells all."""
+        """Levels with a feature, 1 in their rows and 0 elsewhere. Of two levels only the second has one."""
         return self.levels[1:] if len(self.levels) == 2 else self.levels
 
     @property
@@ -169,7 +168,7 @@ class Encoding:
     @classmethod
     def from_json(cls, description: object) -> Encoding:
         """The encoding that :meth:`to_json` described. Raises TableError for anything that it cannot have written."""
-        if isinstance(description, dict):  # a model saved before there were these options
+        if isinstance(description, dict):  # saved before these options existed
             description = {"format": asdict(CsvFormat()), "id": None, "log": False, **description}
         text = (str, type(None))
         types = {"target": str, "columns": list, "format": dict, "id": text, "log": bool}
@@ -199,7 +198,6 @@ def _check_text(text: object, what: str) -> None:
 
 
 def _check_distinct(texts: Sequence[str], what: str) -> None:
-    """Refuse a name that stands for two things, such as column ``a=b`` beside level ``b`` of column ``a``."""
-    repeated = [text for text, count in Counter(texts).items() if count > 1]
-    if repeated:
-        raise TableError(f"more than one of the {what} would be called {listed(repeated)}: rename a column or level")
+    """Refuse a name with two meanings, such as column ``a=b`` beside level ``b`` of column ``a``."""
+    if twice := [text for text, count in Counter(texts).items() if count > 1]:
+        raise TableError(f"more than one of the {what} would be called {listed(twice)}: rename a column or level")

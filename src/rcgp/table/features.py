@@ -1,7 +1,7 @@
-"""From a table to features and target: learn the encoding on the training table, apply it to that and to new ones.
+"""From a table to features and target: learn the encoding on the training table, apply it to any table.
 
 Both go through the same steps (names checked, cells cleaned, incomplete rows set aside, cells read), so a table that
-could be learned from can be encoded, and a new one is read exactly as the training table was.
+gave an encoding can be encoded, and a new one is read exactly as the training table was.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ Missing: TypeAlias = Literal["drop", "error"]
 
 #: A text column whose levels are more than this share of its rows names the rows.
 _IDENTIFIER_SHARE = 0.9
-#: With fewer rows, different texts in all of them say nothing.
+#: With fewer rows, different texts in all of them are no evidence.
 _IDENTIFIER_ROWS = 5
 #: Cells named in a notice; of more, only the number is given.
 _NAMED_CELLS = 5
 
-#: What programs write for a missing number. It is suspicious if it is this many times as common as nine tenths of the
-#: other values, of which there are this many or more: counts such as 0, 1 and 2 have few values, and measurements
-#: hardly repeat one.
+#: What programs write for a missing number. It is suspicious if it is this many times as common as nine tenths of at
+#: least this many other values: counts such as 0, 1 and 2 have few values, and measurements hardly repeat.
 _PLACEHOLDERS = (0, -1, -9, -99, -999, -9999, 99, 999, 9999)
 _TIMES_AS_COMMON, _FEWEST_OTHERS = 3, 10
 #: A value is far if it lies this many times as far from the median as at least nine tenths of the column.
@@ -111,7 +110,7 @@ def learn_encoding(
     _check_kind(cells[target])  # first: what is missing elsewhere does not matter if this cannot be predicted
     kinds = {name: column.kind() for name, column in cells.items()}
     if features is None:
-        # Not asked for by name: a column that cannot be used is no reason to refuse the table.
+        # Not named by the user, so a column that cannot be used is left out.
         for name in list(names):
             if why := _unusable(cells[name], kinds[name]):
                 notices.append(f"column {shown(name)}: left out, as it {why}")
@@ -209,7 +208,7 @@ def _counts_rows(
     if first != "Unnamed: 0" or first in used or len(table) < 2:
         return None
     if not features and not set(table.columns) - used - {first}:
-        return None  # the only input that there is
+        return None  # the only input
     cells = Cells.of(table[first], first, form)
     kind = cells.kind()
     if kind == "date" or cells.missing().any() or len(pc.unique(cells.values)) < len(table):
@@ -274,7 +273,7 @@ def _features(column: Column, cells: Cells) -> list[NDArray[np.float64]]:
 def _complete(
     cells: dict[str, Cells], kinds: dict[str, Kind], missing: Missing
 ) -> tuple[dict[str, Cells], int, list[str]]:
-    """The cells of the rows that lack no value, how many rows are left out, and which cells count as missing."""
+    """The cells of complete rows, the number of rows left out, and notices of cells that count as missing."""
     if missing not in get_args(Missing):
         raise TableError(f"missing must be {listed(get_args(Missing))}, got {missing!r:.50}")
     notices: list[str] = []
@@ -351,7 +350,7 @@ def _cells(table: pd.DataFrame, names: list[str], form: CsvFormat) -> dict[str, 
 
 
 def _check_exists(name: str, table: pd.DataFrame) -> None:
-    """Refuse a column that does not exist, with similar names and the columns that there are."""
+    """Refuse a column that does not exist, naming similar and existing ones."""
     names = list(table.columns)
     if name in names:
         return
@@ -367,26 +366,24 @@ def _check_exists(name: str, table: pd.DataFrame) -> None:
 
 
 def _check_columns(table: pd.DataFrame) -> None:
-    """Refuse a table without rows, or whose columns cannot be told apart by name."""
+    """Refuse a table without rows, or without a distinct name for each column."""
     if not len(table):
         raise TableError("the table has no rows")
     odd = [str(name) for name in table.columns if not isinstance(name, str)]
     if odd:
         raise TableError(f"column names must be text, got {listed(odd)}")
-    repeated = list(table.columns[table.columns.duplicated()].unique())
-    if repeated:
-        raise TableError(f"more than one column is called {listed(repeated)}: give each a name of its own")
+    if twice := list(table.columns[table.columns.duplicated()].unique()):
+        raise TableError(f"more than one column is called {listed(twice)}: give each a name of its own")
 
 
 def _check_features(names: list[str], target: str) -> None:
-    """Refuse features that are none, or named twice, or the target."""
+    """Refuse an empty list of features, one named twice, and the target among them."""
     if target in names:
         raise TableError(f"the target {shown(target)} cannot be one of the features as well: name other features")
     if not names:
         raise TableError(f"there is no column to predict {shown(target)} from: the table needs at least one more")
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise TableError(f"the features name {listed(repeated)} more than once: name each column once")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise TableError(f"the features name {listed(twice)} more than once: name each column once")
 
 
 def _check_kind(target: Cells) -> None:

@@ -1,9 +1,9 @@
-"""From a file to a table: CSV or Parquet, whatever its bytes, or one clear sentence.
+"""Read a CSV or Parquet file into a table, or raise one clear sentence.
 
-Nothing is guessed about the cells here: a CSV file gives text, a Parquet file its own types, and what a column means
-is decided in :mod:`rcgp.table.features`. CSV is parsed by the standard library's strict reader, a second for a million
-rows, so that errors name the line; pandas would move surplus cells into an index, fill short rows and turn some texts
-into missing values without a word, and Arrow accepts quotation marks that are left open.
+Cells are not interpreted here: a CSV file gives text, a Parquet file its own types, and :mod:`rcgp.table.features`
+decides what a column holds. CSV is parsed by the standard library's strict reader, a second for a million rows, so that
+errors name the line: pandas silently moves surplus cells into an index, fills short rows and turns some texts into
+missing values, and Arrow accepts open quotation marks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rcgp.table.encoding import CsvFormat, TableError, listed, reason, shown
+from rcgp.table.encoding import CsvFormat, TableError, listed, printable, shown
 
 __all__ = ["read_table"]
 
 _DELIMITERS = (",", ";", "\t", "|")
-#: How much of a file is looked at to find its delimiter: characters, and records within them.
+#: Sample of a file that decides its delimiter: characters, and records within them.
 _SAMPLE_CHARACTERS, _SAMPLE_RECORDS = 200_000, 100
-#: Rows held as Python strings at once, to be packed before the next ones are read.
+#: Rows held as Python strings at a time.
 _BATCH = 50_000
 _UTF8_MARK, _UTF16_MARKS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 _GZIP_MAGIC, _PARQUET_MAGIC, _ZIP_MAGIC = b"\x1f\x8b", b"PAR1", b"PK\x03\x04"
@@ -89,21 +89,21 @@ def _content(path: Path) -> bytes:
     except PermissionError:
         raise TableError(f"{str(path)!r} cannot be opened: permission to read it is denied") from None
     except (OSError, ValueError) as error:  # ValueError: a path that no file can have
-        raise TableError(f"{str(path)!r} cannot be opened: {reason(error)}") from None
+        raise TableError(f"{str(path)!r} cannot be opened: {printable(error, 200)}") from None
 
 
 def _decompressed(content: bytes, path: Path) -> bytes:
-    """The content of a gzip file, known by its first bytes or its suffix; that of any other as it is."""
+    """The content of a gzip file, known by its first bytes or its suffix; other content unchanged."""
     if not content.startswith(_GZIP_MAGIC) and path.suffix.lower() != ".gz":
         return content
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise TableError(f"{shown(path.name)} is not a gzip file or is damaged: {reason(error)}") from None
+        raise TableError(f"{shown(path.name)} is not a gzip file or is damaged: {printable(error, 200)}") from None
 
 
 def _is_parquet(content: bytes, path: Path) -> bool:
-    """Whether to read Parquet. The magic stands at both ends: a CSV header may well begin with PAR1."""
+    """Whether to read Parquet, by suffix or by the magic bytes at both ends: a CSV header may begin with PAR1."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if ".parquet" in suffixes or ".pq" in suffixes:
         return True
@@ -124,11 +124,11 @@ def _parquet(content: bytes, name: str) -> pd.DataFrame:
     except (TableError, MemoryError):
         raise
     except Exception as error:  # a damaged file fails anywhere inside the decoder, in ways that it does not document
-        raise TableError(f"{name} is not a Parquet file or is damaged: {reason(error)}") from None
+        raise TableError(f"{name} is not a Parquet file or is damaged: {printable(error, 200)}") from None
 
 
 def _decoded(content: bytes, encoding: str | None, name: str) -> str:
-    """The text of a file in UTF-8, in UTF-16 with its mark, or as stated. Nothing is guessed: most encodings fit."""
+    """The text of a file in UTF-8, in UTF-16 with its mark, or as stated. Other encodings cannot be told apart."""
     if content.startswith(_ZIP_MAGIC):
         raise TableError(f"{name} is a zip archive, as Excel workbooks are: save the table as CSV in UTF-8 instead")
     codec = encoding or ("utf-16" if content.startswith(_UTF16_MARKS) else "utf-8")
@@ -143,7 +143,9 @@ def _decoded(content: bytes, encoding: str | None, name: str) -> str:
             f"convert the file to UTF-8, or {remedy}"
         ) from None
     except (UnicodeError, ValueError) as error:
-        raise TableError(f"{name} is not text in {codec.upper()}: {reason(error)}; try another --encoding") from None
+        raise TableError(
+            f"{name} is not text in {codec.upper()}: {printable(error, 200)}; try another --encoding"
+        ) from None
     position = text.find("\0")
     if position >= 0:
         line = text.count("\n", 0, position) + 1
@@ -191,19 +193,18 @@ def _records(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[s
         except StopIteration:
             return
         except csv.Error as error:
-            raise TableError(
-                f"{name} cannot be read from line {line} on: {reason(error)}; is a quotation mark left open there?"
-            ) from None
+            why = f"{printable(error, 200)}; is a quotation mark left open there?"
+            raise TableError(f"{name} cannot be read from line {line} on: {why}") from None
         if len(record) > 1 or (record and record[0].strip()):
             yield line, record
         line = reader.line_num + 1
 
 
 def _delimiter(text: str) -> str:
-    """The delimiter that splits the header, and most of the first rows into as many cells as it; the comma if none."""
+    """The delimiter that splits most of the first rows into as many cells as the header; the comma if none does."""
 
     def score(delimiter: str) -> tuple[float, int]:
-        """The share of records that are as wide as the header, and its width; below all others if it is not split."""
+        """The share of records that are as wide as the header, and its width; lowest if it is not split."""
         widths: list[int] = []
         with suppress(TableError):  # what precedes a misplaced quotation mark counts; the mark is reported later
             records = _records(text[:_SAMPLE_CHARACTERS], delimiter, "")
@@ -216,9 +217,8 @@ def _delimiter(text: str) -> str:
 
 
 def _check_names(names: list[str], name: str) -> None:
-    """Refuse names that stand for two columns, or a table without any."""
+    """Refuse a table without columns, or with two of the same name."""
     if not names:
         raise TableError(f"{name} has no columns")
-    repeated = [column for column, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise TableError(f"{name} has more than one column called {listed(repeated)}: give each a name of its own")
+    if twice := [column for column, count in Counter(names).items() if count > 1]:
+        raise TableError(f"{name} has more than one column called {listed(twice)}: give each a name of its own")

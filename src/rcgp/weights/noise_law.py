@@ -41,6 +41,7 @@ from rcgp.weights.functions import WeightFunction, smallest_weight
 
 __all__ = [
     "FLAGGED",
+    "GAP",
     "OUTLIER_WIDTH",
     "SCALES",
     "TAIL",
@@ -65,8 +66,9 @@ TAIL = tuple(2.0**-k / sum(2.0**-j for j in range(1, len(SCALES))) for k in rang
 #: than not. Intervals need the widest scale, and a row that has it is one to look at.
 FLAGGED = 0.5
 
-# The scale of which the gap in the density of outliers is made: 4σ, beyond which normal noise has one row in 16 000.
-_GAP = 2
+#: Which of the scales the gap in the density of outliers is made of: 4σ, beyond which normal noise has one row in
+#: 16 000.
+GAP = 2
 
 #: Half-width b of the density of outliers before any data, in robust standard deviations of y − m(x): broad, so that
 #: where an outlier lies says little, and a Cauchy density, so that no outlier is too far away to be one. It is learned;
@@ -250,16 +252,16 @@ class Responsibilities(NamedTuple):
     @property
     def gap(self) -> Tensor:
         """H, what good noise leaves of the density of outliers before its normalisation: ``... x n``."""
-        std = (self.variance.clamp_min(0.0) + self.noise * SCALES[_GAP] ** 2).sqrt()
+        std = (self.variance.clamp_min(0.0) + self.noise * SCALES[GAP] ** 2).sqrt()
         limit = torch.finfo(std.dtype).max ** 0.4
         score = (self.deviation / std).clamp(-limit, limit)
-        explained = SCALES[_GAP] * self.noise.sqrt() / std * (-0.5 * score.square()).exp()
+        explained = SCALES[GAP] * self.noise.sqrt() / std * (-0.5 * score.square()).exp()
         return (1.0 - explained).clamp_min(_SMALLEST_GAP)
 
     @property
     def log_left(self) -> Tensor:
         """log H/Z, ``... x n``."""
-        reach = SCALES[_GAP] * self.noise.sqrt()
+        reach = SCALES[GAP] * self.noise.sqrt()
         mass: Tensor = 1.0 - torch.special.erfcx(self.width / (math.sqrt(2.0) * reach))  # Z
         return self.gap.log() - mass.clamp_min(_SMALLEST_GAP).log()
 
@@ -302,7 +304,7 @@ class Responsibilities(NamedTuple):
     def _slope(self) -> Tensor:
         far, reach, score, std = self.far, self.reach, self.score, self.std
         outlier = -2.0 * (far / reach) / reach / self.width
-        outlier = outlier + score[..., _GAP] / std[..., _GAP] * (1.0 / self.gap - 1.0)
+        outlier = outlier + score[..., GAP] / std[..., GAP] * (1.0 / self.gap - 1.0)
         pull = torch.cat([-(score / std).mT, outlier.unsqueeze(-2)], dim=-2).mT  # g, ... x n x 5
         mean_pull = (self.share * pull).sum(dim=-1, keepdim=True)
         change = (self.share * (pull - mean_pull))[..., :-1] @ _squared_scales(self.share).reciprocal()

@@ -66,7 +66,7 @@ def test_data_within_the_fences_and_an_infinite_reach_change_nothing():
 
 
 @pytest.mark.parametrize("reach", [-1.0, math.nan])
-def test_a_reach_that_is_no_distance_is_an_error(reach):
+def test_an_invalid_reach_raises(reach):
     with pytest.raises(ValueError, match="reach must be a number, at least 0"):
         WinsorizedGP(torch.zeros(3, 1), torch.zeros(3), reach=reach)
 

@@ -105,6 +105,6 @@ def test_an_observation_of_any_size_leaves_the_rest_alone():
 
 
 @pytest.mark.parametrize("prior", [(0.0, 1.0), (1.0, float("nan")), (1.0,)])
-def test_a_prior_that_is_no_beta_distribution_is_an_error(prior):
+def test_an_invalid_beta_prior_raises(prior):
     with pytest.raises(ValueError, match="two positive numbers"):
         MixtureGP(torch.zeros(3, 1), torch.zeros(3), prior=prior)

@@ -176,7 +176,7 @@ def test_a_linear_map_is_solved_by_extrapolation_in_as_many_steps_as_it_has_dime
     torch.testing.assert_close(x, solution, rtol=0, atol=1e-9)
 
 
-def test_there_is_no_extrapolation_from_what_is_no_number():
+def test_there_is_no_extrapolation_from_nan():
     memory = _Memory(torch.tensor(1.0, dtype=torch.float64))
     sites, broken = (Sites(torch.full((3,), value), torch.ones(3)) for value in (1.0, math.nan))
     memory.add(Step(sites, None, 0.0, broken))

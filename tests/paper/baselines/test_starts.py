@@ -33,7 +33,7 @@ def test_a_mixture_is_fitted_as_well_as_with_restarts_where_one_start_is_a_bad_o
 
 
 @each
-def test_the_best_of_the_short_searches_goes_on(cls, monkeypatch):
+def test_the_best_of_the_short_searches_is_continued(cls, monkeypatch):
     model = cls(*map(torch.tensor, make_data(25)))
     searches, original = [], variational.VariationalGP._search
 
@@ -115,7 +115,7 @@ def test_an_error_leaves_the_model_as_it_was(cls):
 
 
 @each
-def test_a_noise_that_is_held_fixed_is_no_start_of_its_own(cls):
+def test_a_fixed_noise_adds_no_start(cls):
     model = cls(*map(torch.tensor, make_data(20)), noise=0.04)
     assert len(model._moves()) == 3
     model.raw_noise.requires_grad_(False)

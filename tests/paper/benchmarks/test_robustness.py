@@ -138,7 +138,7 @@ def test_splits_are_averaged_geometrically_and_only_common_ones(robustness):
     assert robustness.Results(records, ("neal",)).ratio("neal", "none", "learned") == pytest.approx(4.0)
 
 
-def test_the_best_method_is_in_bold_and_missing_runs_are_told(robustness):
+def test_the_best_method_is_in_bold_and_missing_runs_are_noted(robustness):
     records = made_up(robustness, lambda name, kind: 0.5)
     text = robustness.page(records, "judge", None)
     assert "| all but t₂ noise | 1.00 | **0.50** | 1.00 |" in text

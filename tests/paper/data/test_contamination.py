@@ -62,7 +62,7 @@ class TestEvery:
         np.testing.assert_allclose(scaled.y, 1000 * result.y - 50, rtol=1e-9, atol=1e-6)
 
     @pytest.mark.parametrize("n", [1, 2, 3, 9, 10, 11])
-    def test_few_rows_are_no_error(self, contamination, n):
+    def test_few_rows_raise_no_error(self, contamination, n):
         X, y = np.arange(2.0 * n).reshape(n, 2), np.arange(float(n))
         result = contamination(X, y, np.random.default_rng(0))
         assert result.mask.sum() == (0 if contamination == Clean() else n // 10)

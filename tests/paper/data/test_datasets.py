@@ -90,7 +90,7 @@ def test_without_a_network_openml_data_are_asked_for_as_a_file():
 
 
 @pytest.mark.usefixtures("no_network")
-def test_data_that_cannot_be_had_are_told_with_what_to_do(data_home, tmp_path):
+def test_unavailable_data_are_reported_with_a_remedy(data_home, tmp_path):
     shutil.copy(data_home / "telef.csv", tmp_path)
     (tmp_path / "mcycle.csv").write_text("times,accel\n1,2\n")
     wanted = ["yacht", "synthetic", "telef", "boston", "yacht", "mcycle"]

@@ -66,7 +66,7 @@ class TestPaper:
         assert not clean.mask.any()
         assert dirty.initial is None
 
-    def test_a_contamination_of_ones_own_is_used_as_it_is(self):
+    def test_a_custom_contamination_is_used_unchanged(self):
         assert prepare("synthetic", Burst(share=0.3)).mask.sum() == 81
 
 

@@ -98,7 +98,7 @@ def test_outliers_are_flagged_by_the_robust_models(runs):
     assert all(values["converged"] == (values["failed"] == []) for values in runs.values())
 
 
-def test_without_outliers_every_value_is_as_it_is():
+def test_without_outliers_values_are_unchanged():
     optional("botorch")
     values = run(outliers=False)
     assert not any(values["outlier"])
@@ -116,7 +116,7 @@ def test_the_papers_threshold_is_that_of_the_function(monkeypatch):
     assert asked == [2.0, 1.0]
 
 
-def test_a_t_gp_whose_fit_fails_goes_on_and_says_so(monkeypatch):
+def test_a_t_gp_continues_after_a_failed_fit_and_reports_it(monkeypatch):
     optional("botorch")
     from rcgp.training import FitError
     from rcgp_paper.baselines import StudentTGP
@@ -237,7 +237,7 @@ def test_tables_have_every_setting_and_the_best_in_bold():
     )
 
 
-def test_tables_tell_of_failed_fits_other_code_and_foreign_records():
+def test_tables_note_failed_fits_other_code_and_foreign_records():
     records = records_of("table_bo", 1)
     records[0].values["failed"] += [1, 2]
     foreign = Record("table_bo", {"function": "sphere"}, {})

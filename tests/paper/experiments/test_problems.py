@@ -170,7 +170,7 @@ def test_the_papers_model_has_its_prior_weight_and_starting_noise(monkeypatch):
     assert list(model.named_priors()) == []
 
 
-def test_a_fit_that_fails_is_told_and_the_model_used_as_it_was(monkeypatch):
+def test_a_failed_fit_is_reported_and_the_model_kept(monkeypatch):
     def fail(mll):
         raise trials.ModelFittingError("no")
 

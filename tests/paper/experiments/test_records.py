@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import subprocess
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from rcgp_paper.experiments import LockedError, Record, RecordFile, records
+from rcgp_paper.experiments import LockedError, Record, RecordFile
 from rcgp_paper.experiments.records import key_of
 
 
@@ -43,7 +44,7 @@ def state_of(folder):
 
 
 @pytest.mark.parametrize("cut", [2, 20, 60])
-def test_a_line_cut_short_is_told_of_by_reading_which_writes_nothing(file, cut):
+def test_reading_reports_a_line_cut_short_and_writes_nothing(file, cut):
     file.path.write_bytes(file.path.read_bytes()[:-cut])
     before = state_of(file.path.parent)
     for _ in range(2):
@@ -67,7 +68,7 @@ def test_a_line_cut_short_is_set_aside_and_the_rest_kept(file, cut):
     assert list(file) == [make_record(index) for index in range(3)]
 
 
-def test_a_whole_line_without_an_end_counts_and_keeps_apart_from_the_next(file):
+def test_a_complete_line_without_a_newline_counts_and_is_not_extended(file):
     file.path.write_bytes(file.path.read_bytes()[:-1])
     assert file.read() == ([make_record(index) for index in range(3)], [])
     file.append(make_record(3))
@@ -177,7 +178,7 @@ def test_the_lock_is_held_by_one_and_leaves_nothing_behind(tmp_path):
         assert not list((tmp_path / "new").iterdir())
 
 
-def test_the_lock_of_who_removes_it_is_not_taken_for_ones_own(tmp_path, monkeypatch):
+def test_a_lock_file_removed_before_it_is_locked_is_created_again(tmp_path, monkeypatch):
     """Between opening the lock file and locking it, its holder may have removed it: another is made then."""
     path, removed = tmp_path / "table1.jsonl.lock", []
 
@@ -186,8 +187,8 @@ def test_the_lock_of_who_removes_it_is_not_taken_for_ones_own(tmp_path, monkeypa
             removed.append(path.unlink())
         return flock(handle, operation)
 
-    flock = records.flock
-    monkeypatch.setattr(records, "flock", late)
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", late)
     file = RecordFile(tmp_path / "table1.jsonl")
     with file.locked():
         assert path.exists()
@@ -196,16 +197,15 @@ def test_the_lock_of_who_removes_it_is_not_taken_for_ones_own(tmp_path, monkeypa
     assert removed
 
 
-def test_where_files_cannot_be_locked_a_notice_says_so(tmp_path, monkeypatch):
+def test_a_notice_warns_where_files_cannot_be_locked(tmp_path, monkeypatch):
     def refuse(handle, operation):
         raise OSError(errno.ENOLCK, "no locks")
 
     file = RecordFile(tmp_path / "table1.jsonl")
-    for name, value in (("flock", refuse), ("_HAS_LOCKS", False)):
-        monkeypatch.setattr(records, name, value)
-        with file.locked() as notices:
-            assert "do not run this twice at the same time" in notices[0]
-        assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with file.locked() as notices:
+        assert "do not run this twice at the same time" in notices[0]
+    assert not list(tmp_path.iterdir())
 
 
 def test_of_two_records_of_a_run_the_last_counts(file):

@@ -75,7 +75,7 @@ def is_running(pid):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
-def test_a_run_killed_without_warning_goes_on_where_it_stopped(tmp_path):
+def test_a_killed_run_resumes_where_it_stopped(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     records = RecordFile(tmp_path / "slow.jsonl")
@@ -132,7 +132,7 @@ def run(config):
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_told_of_and_tried_again(tmp_path):
+def test_a_failed_run_is_reported_and_tried_again(tmp_path):
     experiment, told = Experiment("some", "some", configs, run), []
     for _ in range(2):
         records, failures, _ = run_experiment(
@@ -153,7 +153,7 @@ def _slow(config):
     return {}
 
 
-def test_progress_is_told_also_while_no_run_ends(tmp_path, monkeypatch):
+def test_progress_is_reported_while_no_run_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_TICK", 0.02)
     told = []
     experiment = Experiment("some", "some", configs, _slow)
@@ -190,7 +190,7 @@ def test_runs_without_their_data_are_left_out_and_recorded_ones_are_not(tmp_path
     assert len(RecordFile(tmp_path / "some.jsonl").path.read_bytes().splitlines()) == 4
 
 
-def test_what_would_be_run_is_told_without_writing(tmp_path):
+def test_runs_to_make_are_listed_without_writing(tmp_path):
     experiment = Experiment("some", "some", _methods, _process)
     recorded(tmp_path / "there", [{"method": "gp", "index": 0}], code_state())
     assert runs_to_make(experiment, Options(splits=1), tmp_path / "there") == [{"method": "rcgp", "index": 0}]
@@ -251,7 +251,7 @@ def _deadly(config):
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_is_a_failure_and_the_others_go_on(tmp_path):
+def test_a_process_that_dies_is_a_failure_and_the_others_continue(tmp_path):
     experiment, told = Experiment("some", "some", configs, _deadly), []
     records, failures, _ = run_experiment(
         experiment, Options(splits=4), tmp_path, progress=lambda done, total: told.append((done, total))
@@ -267,7 +267,7 @@ def _always_deadly(config):
     os._exit(1)
 
 
-def test_processes_that_always_die_are_given_up(tmp_path, monkeypatch):
+def test_an_experiment_whose_processes_always_die_is_abandoned(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_MOST_DEATHS", 1)
     experiment = Experiment("some", "some", configs, _always_deadly)
     records, failures, _ = run_experiment(experiment, Options(splits=3), tmp_path)
@@ -276,7 +276,7 @@ def test_processes_that_always_die_are_given_up(tmp_path, monkeypatch):
     assert [failure.error.startswith("not tried") for failure in failures] == [False, True, True]
 
 
-def test_the_code_is_told_by_the_content_of_its_files(tmp_path, monkeypatch):
+def test_the_code_is_identified_by_the_content_of_its_files(tmp_path, monkeypatch):
     (tmp_path / "core").mkdir()
     path = tmp_path / "core" / "file.py"
     monkeypatch.setattr(runner, "__file__", str(path))
@@ -315,7 +315,7 @@ def test_the_records_of_one_method_are_made_again_and_the_new_ones_count(tmp_pat
     assert len(list(file)) == 4
 
 
-def test_redoing_goes_on_with_what_other_code_made(tmp_path):
+def test_redo_continues_with_records_of_other_code(tmp_path):
     first, *others = _methods(Options(splits=2))
     file = recorded(tmp_path, others, code_state())
     recorded(tmp_path, [first], "older")
@@ -324,7 +324,7 @@ def test_redoing_goes_on_with_what_other_code_made(tmp_path):
     assert "older" not in {record.code for record in file}
 
 
-def test_records_of_a_method_that_is_gone_are_kept_but_not_made_again(tmp_path):
+def test_records_of_a_removed_method_are_kept_but_not_repeated(tmp_path):
     file = recorded(tmp_path, [*_methods(Options(splits=1)), {"method": "gone", "index": 0}], "older")
     some = Experiment("some", "some", _methods, _process)
     redone, failures, _ = run_experiment(some, Options(), tmp_path, redo="all")

@@ -53,7 +53,7 @@ def test_what_is_fitted_and_what_is_held(method, weight, held, objective, protoc
     assert torch.isin(points, model.train_X).all()
 
 
-def test_the_table_has_a_hundred_points_unless_told_otherwise():
+def test_the_table_has_a_hundred_points_by_default():
     problem = prepare("synthetic", "clean")
     assert fitted("rcsvgp", problem)[0].inducing_points.shape == (100, 1)
     few, many = (np.abs(run_method("svgp", problem, inducing=m).prediction.mean - problem.test_y) for m in (5, 100))
@@ -92,7 +92,7 @@ def some_of_table_sparse(options):
 
 
 @pytest.mark.slow
-def test_a_part_of_the_table_is_run_and_gone_on_with(tmp_path):
+def test_a_partial_table_is_continued(tmp_path):
     experiment = dataclasses.replace(EXPERIMENTS["table_sparse"], configs=some_of_table_sparse)
     part = Options(quick=True, methods=("svgp", "rcsvgp"))
     records, failures, _ = run_experiment(experiment, part, tmp_path)

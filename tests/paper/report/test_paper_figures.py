@@ -274,7 +274,7 @@ def test_figure_6_shows_means_over_repetitions_and_their_standard_errors():
     assert legends_of(figure)[0].get_texts()[-1].get_text() == "± standard error"
 
 
-def test_figure_6_of_single_runs_has_no_bands_to_tell_of():
+def test_figure_6_of_single_runs_has_no_bands():
     figure = DRAWINGS["figure_sparse"](sparse_records(1))
     assert [text.get_text() for text in legends_of(figure)[0].get_texts()] == list(SPARSE)
 

@@ -130,7 +130,7 @@ def test_fits_behind_times_that_did_not_converge_are_counted_by_method():
     assert "converge" not in time_tables([old])[0][0].note
 
 
-def test_code_that_changed_between_the_runs_of_a_method_is_told_of():
+def test_code_that_changed_between_the_runs_of_a_method_is_noted():
     records = [replace(record, code=f"{record.config['index']}") for record in accuracy_records()]
     tables, _ = accuracy_tables(records)
     assert all("changed between runs (states: GP 3, RCGP 3)." in table.note for table in tables)
@@ -190,7 +190,7 @@ def test_a_record_that_cannot_be_drawn_is_left_out_with_a_notice(tmp_path):
     assert render("figure_weights", [foreign], tmp_path) == ([], notices)
 
 
-def test_the_origin_of_records_is_told(tmp_path):
+def test_the_origin_of_records_is_shown(tmp_path):
     machine = {"cores": 2, "memory": 23.4}
     records = [
         changed(record, {"protocol": protocol}, machine=machine, versions={"python": "3.11", "torch": torch}, time=time)

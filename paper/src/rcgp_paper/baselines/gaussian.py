@@ -51,7 +51,7 @@ class GaussianGP(RCGP):
         seed: int | None = None,
         progress: bool | Progress = False,
     ) -> FitReport:
-        """Choose the hyperparameters by the marginal likelihood. The arguments are those of :func:`rcgp.fit`."""
+        """Choose the hyperparameters by the marginal likelihood; arguments as in :func:`rcgp.fit`."""
         return fit(self, "marginal", restarts, max_iterations, seed, progress)
 
 
@@ -127,7 +127,7 @@ class RelevancePursuitGP(RCGP):
 
         Returns:
             The report: the marginal likelihood, the number of its evaluations, and as iterations the numbers of
-            outliers that were compared. Cost O(n³) for each evaluation, of which there are many.
+            outliers that were compared. Cost O(n³) for each of many evaluations.
 
         Raises:
             ImportError: where BoTorch is not installed.

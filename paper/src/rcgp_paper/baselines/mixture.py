@@ -49,7 +49,7 @@ class MixtureGP(VariationalGP):
         10
     """
 
-    # Far too large: all observations are inliers at first, and outliers part from them as the search lowers it.
+    # Far too large: all observations start as inliers, and outliers separate as the search lowers it.
     start_noise = 10.0
 
     def __init__(
@@ -106,7 +106,7 @@ class MixtureGP(VariationalGP):
 
 
 class _Balance(NamedTuple):
-    """q(γ) and the inlier probabilities that belong to each other.
+    """q(γ) and the inlier probabilities that are consistent with it.
 
     Attributes:
         probability: ``n`` inlier probabilities.

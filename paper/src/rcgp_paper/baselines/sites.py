@@ -7,14 +7,14 @@ Archambeau, 2009):
     q(f) ∝ N(f; 0, K) Π_i exp(b_i f_i − ½ λ_i f_i²) = N(f; Kα, V),    V = (K⁻¹ + Λ)⁻¹,    α = b − ΛKα.
 
 A site of a heavy-tailed likelihood may have a *negative* precision λ_i: where the density is convex in f, an
-observation takes certainty away. So the positive sites are conditioned on first, as pseudo-data like any other, and
-the few negative ones change the result by a matrix H of low rank:
+observation adds uncertainty. So the positive sites are conditioned on first, as ordinary pseudo-data, and the few
+negative ones change the result by a matrix H of low rank:
 
     (K + Λ⁻¹)⁻¹ = S P S − H Hᵀ,    S = diag(max(λ, 0)^½),    P = (I + S K S)⁻¹.
 
-The ascent takes the sites that are best for the present moments as the next ones. Such steps converge fast where the
-likelihood is nearly Gaussian and slowly where it is undecided about a point. Anderson extrapolation from the last few
-steps makes up for that; it is kept only where the bound does not fall.
+Each step of the ascent takes the sites that are best for the current moments. Such steps converge fast if the
+likelihood is nearly Gaussian and slowly if a point may be an inlier or an outlier. Anderson extrapolation from the last
+few steps speeds this up; it is rejected if the bound falls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rcgp.weights import smallest_weight
 
 __all__ = ["SitePosterior", "Sites", "SolvedSites", "Step", "ascend", "solve_sites"]
 
-# Rounding errors of a divergence, for each observation, that do no harm.
+# Harmless rounding error of a divergence, for each observation.
 _ROUNDING = 1e-6
 
 # Most steps to the best q, the shortest one tried, and the number of steps that an extrapolation uses.
@@ -114,7 +114,7 @@ def solve_sites(K: Tensor, sites: Sites) -> SolvedSites:
     """
     precision, shift = sites.precision, sites.shift
     negative = (precision < 0).nonzero().squeeze(-1)
-    # Small beside any precision that matters, and it can be divided by.
+    # Small compared to any precision that matters, but not zero: it is divided by.
     smallest = smallest_weight(K.dtype)
     s = precision.clamp_min(smallest).sqrt().index_fill(0, negative, 0.0)
     t = (shift / s).index_fill(0, negative, 0.0)
@@ -139,7 +139,7 @@ def solve_sites(K: Tensor, sites: Sites) -> SolvedSites:
 
 
 class _Widening(NamedTuple):
-    """What negative sites add; ``own_variance`` is that of their own points given the positive sites."""
+    """What negative sites add; ``own_variance`` is the variance at their points given the positive sites."""
 
     alpha: Tensor
     H: Tensor
@@ -162,7 +162,7 @@ def _add_negative_sites(K: Tensor, L: Tensor, s: Tensor, alpha: Tensor, negative
     own = covariance[negative]  # p x p
     C = -D.unsqueeze(-1) * own * D
     C.diagonal().add_(1.0)
-    # Without jitter: a matrix that is not positive definite says that there is no such posterior.
+    # Without jitter: if the matrix is not positive definite, the posterior does not exist.
     root, info = torch.linalg.cholesky_ex(C)
     if int(info):
         raise NotPositiveDefiniteError("sites of negative precision outweigh the prior and all other sites")
@@ -183,7 +183,7 @@ class Step(NamedTuple):
 
 
 def ascend(take: Callable[[Sites], Step], here: Step, unit: Tensor, tolerance: float) -> SolvedSites:
-    """The best q that steps from here lead to; the bound never falls on the way.
+    """The best q reached by steps from here; the bound never falls.
 
     Args:
         take: evaluates sites; may raise NotPositiveDefiniteError where they define no posterior.
@@ -199,7 +199,7 @@ def ascend(take: Callable[[Sites], Step], here: Step, unit: Tensor, tolerance: f
             gain = there.value - here.value
         except NotPositiveDefiniteError:
             gain = -math.inf
-        if not gain >= -tolerance:  # nor where it is no number
+        if not gain >= -tolerance:  # also rejects nan
             memory.clear()
             length = length if extrapolated else 0.5 * length
             if length < _SHORTEST_STEP:

@@ -24,7 +24,7 @@ __all__ = ["StudentTGP"]
 # Between them the noise has a variance, at most 21 times the squared scale, and log Γ keeps its digits.
 _FEWEST_DEGREES, _MOST_DEGREES = 2.1, 1e6
 
-# Where learned degrees of freedom start.
+# Initial value of learned degrees of freedom.
 _START_DEGREES = 4.0
 
 # Nodes of Gauss–Hermite quadrature; 1e-9 nats of error for a posterior half as wide as the noise (σ√ν).
@@ -125,7 +125,7 @@ class StudentTGP(VariationalGP):
         return PosteriorNormal(latent.mean, covariance)
 
     def log_predictive_density(self, test_X: Tensor, y: Tensor) -> Tensor:
-        """log p(y* | data) of new observations, each by itself, with the t noise as it is.
+        """log p(y* | data) of each new observation, with Student-t noise.
 
         The t distribution is a mixture of normals N(f, σ²/τ) over τ ~ Γ(ν/2, ν/2), so that
         p(y*) = ∫ N(y*; μ, v + σ²/τ) p(τ) dτ, an integral over log τ that the trapezoidal rule takes to many digits.
@@ -158,7 +158,7 @@ class StudentTGP(VariationalGP):
         with torch.no_grad():
             latent = super().posterior(test_X)
             noise, nu = self.noise.double(), self.degrees_of_freedom.double()
-            # The mean size of an observation is that of τ^(-½), whose integrand falls as τ^(½(ν − 1)).
+            # E|y| is proportional to E τ^(-½), whose integrand falls as τ^(½(ν − 1)).
             margin = math.sqrt(160.0 / float(nu))
             low = -margin - 80.0 / (float(nu) - 1.0)
             x = torch.linspace(low, margin, _MIXTURE_NODES, dtype=torch.float64, device=noise.device)

@@ -15,9 +15,9 @@ Hyperparameters are chosen by the bound at the best q. There its derivatives in 
 a hyperparameter is the one with μ and v held fixed (envelope theorem).
 
 The bound has many local maxima: at some everything is noise, at others half of the data are outliers and the rest is
-interpolated. No single start is good for all data, so a fit makes a short search from each of several and continues
-from the best end: the present hyperparameters; those of an ordinary GP, right for data without outliers; and the
-present ones with another noise variance, which the likelihood decides on.
+interpolated. No single start suits all data, so a fit makes a short search from each of several and continues from the
+best: the current hyperparameters; those of an ordinary GP, right for data without outliers; and the current ones with
+another noise variance, chosen by the subclass.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class VariationalGP(RCGP):
         the best hyperparameters so far.
 
         Returns:
-            The report, with the objective ``"elbo"``; evaluations and seconds are those of all searches.
+            The report, with the objective ``"elbo"``; evaluations and seconds count all searches.
         """
         began = time.perf_counter()
         before = self._move_to_best_start(max_iterations, progress)
@@ -155,7 +155,7 @@ class VariationalGP(RCGP):
         def elbo(model: RCGP) -> Tensor:
             nonlocal best, moments
             if best > -math.inf:
-                # Not from the last q: a line search may have been where all observations are outliers.
+                # Not from the last q: a line search may have visited a q in which all observations are outliers.
                 self.latent_moments = moments
             bound, q = self._bound()
             value = bound + log_prior(model)

@@ -149,7 +149,7 @@ class Focused(_OfShare):
     Args:
         published: as in the authors' experiment: x_j = m_j + 0.1 d a_j (u − 1/2) and y = M − depth·σ − 0.1 a_y u, where
             M is the median of y over the d rows that supply the medians m_j (of an even number of rows, the upper one).
-        depth: how many σ the cluster lies below. Paper and published code have 3; the published results are those of 4.
+        depth: distance of the cluster below, in σ. Paper and published code have 3; the published results need 4.
     """
 
     published: bool = False

@@ -215,7 +215,7 @@ def unavailable(wanted: Iterable[str], *, home: str | os.PathLike[str] | None = 
 def _synthetic() -> Dataset:
     """The authors' draw from a GP: squared exponential kernel, lengthscale and variance 1, noise deviation 0.1.
 
-    The paper prints N(0, 0.3) for the noise; its results, a mean absolute error of 0.09, are those of 0.1.
+    The paper prints N(0, 0.3) for the noise; its results, a mean absolute error of 0.09, need 0.1.
     The draw multiplies random numbers by singular vectors of the kernel matrix, whose signs depend on the last bits of
     that matrix and on the LAPACK at hand. Here they are set to the authors', so that f is the same everywhere.
     """
@@ -278,7 +278,7 @@ def _fetch(name: str, twin: OpenML, remedy: str) -> Dataset:
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"data set {name!r} is neither in a folder nor to be had as OpenML data {twin.data_id} ({reason}): {remedy}"
+            f"data set {name!r} is neither in a folder nor available as OpenML data {twin.data_id} ({reason}): {remedy}"
         ) from error
     numbers = _columns(bunch, (*twin.features, twin.target))
     if numbers is None or numbers_checksum(numbers) != twin.numbers:

@@ -150,7 +150,7 @@ def prepare(
 
 def protocol_data(name: str, protocol: str) -> str:
     """The data set, as :func:`rcgp_paper.data.load` calls it, that a protocol means by a name."""
-    # The authors' reader of the Boston file dropped digits, and their results are those of what it gave.
+    # The authors' reader of the Boston file dropped digits, and their results are for what it read.
     return "boston_readfwf" if (name, protocol) == ("boston", "published") else name
 
 
@@ -163,7 +163,7 @@ def _split(dataset: Dataset, protocol: str, index: int) -> tuple[Split, np.rando
     order = rng.permutation(n)
     count = round(_TEST_SHARE * n)
     if count == 0:
-        raise ValueError(f"data set {dataset.name!r} has {n} rows: a tenth of them is no test part, give at least 6")
+        raise ValueError(f"data set {dataset.name!r} has {n} rows: too few for a test part of a tenth, give at least 6")
     test, train = order[:count], order[count:]
     if not published:
         test, train = np.sort(test), np.sort(train)

@@ -39,7 +39,7 @@ def _flash_crash_data(config: Config) -> str:
 
 
 def _once(options: Options) -> Sequence[Config]:
-    """A figure is one run, of the paper's text whatever the protocol."""
+    """A figure is one run, by the paper's text for both protocols."""
     return [{"index": 0}]
 
 
@@ -60,7 +60,7 @@ def _synthetic(config: Config) -> dict[str, Any]:
 
 
 def _influence(config: Config) -> dict[str, Any]:
-    """How far one observation, moved, moves the posterior of each model: an inlier of the data of Figure 1."""
+    """How far the posterior of each model moves with one observation, an inlier of the data of Figure 1."""
     problem = prepare("synthetic", "uniform", "paper", config["index"])
     gp, rcgp = _both(problem.train_X, problem.train_y)
     inliers = np.flatnonzero(~problem.mask)
@@ -208,7 +208,7 @@ def _periodic_kernel() -> gpytorch.kernels.Kernel:
 
 
 def _sparse_configs(options: Options) -> list[Config]:
-    """The first repetition of all sizes before the second of any; of the paper's text whatever the protocol."""
+    """The first repetition of all sizes before the second of any; by the paper's text for both protocols."""
     repetitions = min(options.splits, 1 if options.quick else _REPETITIONS)
     sizes = _QUICK_SIZES if options.quick else _SIZES
     return [{"n": n, "index": index} for index in range(repetitions) for n in sizes]
@@ -267,7 +267,7 @@ class _Function:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.grid = np.linspace(0.0, _END, 101)
-        # The grid is finer than it need be: without a little noise its kernel matrix has no Cholesky factor.
+        # The grid is so fine that its kernel matrix has no Cholesky factor without a little noise.
         L = np.linalg.cholesky(_squared_exponential(self.grid, self.grid) + 1e-8 * np.eye(self.grid.size))
         self.coefficients = np.linalg.solve(L.T, rng.standard_normal(self.grid.size))
 
@@ -307,7 +307,7 @@ def _in_dollars(values: list[float], key: str, y: Numbers) -> list[float]:
     return [shift + float(y.std()) * value for value in values]
 
 
-#: Every figure of the paper that is no Bayesian optimisation, in its order.
+#: All figures of the paper except those of Bayesian optimisation, in its order.
 FIGURES = (
     Experiment("figure_synthetic", "Figure 1: a GP and an RCGP with 10 % outliers", _once, _synthetic),
     Experiment("figure_influence", "Figure 2: influence of one observation", _once, _influence),

@@ -38,7 +38,7 @@ from rcgp_paper.experiments.scores import Prediction, normal_prediction, scale_m
 
 __all__ = ["METHODS", "TITLES", "Outcome", "run_method"]
 
-# Default number of inducing points. The paper prints none; its errors without outliers are those of exact models.
+# Default number of inducing points. The paper does not print it; its errors without outliers match exact models.
 _INDUCING = 100
 
 # The noise variance that the paper holds fixed in its sparse models.
@@ -86,7 +86,7 @@ def _prediction(model: Any, problem: Problem) -> Prediction:
     """The predictions of a fitted model for the test observations."""
     X, y = torch.from_numpy(problem.test_X), problem.test_y
     if isinstance(model, StudentTGP):
-        # Not the normal with its moments: where ν is near 2, a variance is many times what the bulk of a t needs.
+        # Not the normal with its moments: for ν near 2, that variance is many times too large for the bulk of a t.
         density = model.log_predictive_density(X, torch.from_numpy(y)).numpy()
         mean, weights, stds = (part.numpy() for part in model.predictive_mixture(X))
         return scale_mixture_prediction(y, mean, density, weights, stds)
@@ -122,12 +122,12 @@ def _rcgp(X: Tensor, y: Tensor, problem: Problem, trainable: bool = False) -> tu
 def _learned(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
     """A learned noise law, with the package's defaults: the median as prior mean, and weak priors."""
     model = RCGP(X, y, mean="median" if problem.initial is None else "zero")
-    add_weak_priors(model)  # before the protocol's starting values: the priors are around those of the data
+    add_weak_priors(model)  # before the protocol's starting values: the priors are centred on those of the data
     return model, fit_robust(_started(model, problem))
 
 
 def _relevance_pursuit(X: Tensor, y: Tensor, problem: Problem) -> tuple[Any, Any]:
-    """BoTorch's defaults, whatever the protocol."""
+    """BoTorch's defaults, for both protocols."""
     model = RelevancePursuitGP(X, y)
     return model, model.fit()
 
@@ -154,8 +154,8 @@ def _sparse(
 def _weight(y: Tensor, problem: Problem, trainable: bool = False) -> InverseMultiquadric:
     """c = Q(0.95), the paper's rule; in the published protocol the 90 % quantile of |y|.
 
-    The authors' code can fit c along with the other hyperparameters, but their Table 1 is that of a fixed c: a fitted c
-    gives the numbers of their column "c-LOO".
+    The authors' code can fit c along with the other hyperparameters, but their Table 1 has a fixed c: a fitted c gives
+    the numbers of their column "c-LOO".
     """
     c = float(y.abs().quantile(0.9)) if problem.initial is not None else None
     return InverseMultiquadric(c=c, trainable=trainable)

@@ -8,7 +8,7 @@ GP is BoTorch's ``SingleTaskGP``, RCGP our ``SingleTaskRCGP``, both by their def
 them: RCGP as in the paper (prior mean zero, weights centred on it, c = 1 or, for Branin, 2, no priors) and the t-GP of
 the other tables, which learns its degrees of freedom.
 
-Each figure has runs of its own. The table shows those of all figures, and its own: PI without outliers.
+Each figure has its own runs. The table shows the runs of all figures and adds PI without outliers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PROBABILITY = 0.2
 
 
 def _configs(acquisition: str, outliers: bool, options: Options) -> list[Config]:
-    """The first repetition of all functions and methods before the second of any; whatever the protocol."""
+    """The first repetition of all functions and methods before the second of any; the same for both protocols."""
     repetitions = min(options.splits, 1 if options.quick else _REPETITIONS)
     methods = _QUICK_METHODS if options.quick and (acquisition, outliers) != ("ucb", True) else METHOD_TITLES
     return [

@@ -1,7 +1,7 @@
 """Records of finished runs: append-only JSON lines that survive a killed process.
 
-Each line is one finished run: its configuration, values and time. A recorded run is never repeated; a line that a crash
-cut short is set aside, and its run repeated. Reading writes nothing and needs no lock; appending does.
+Each line is one finished run: its configuration, values and time. A recorded run is never repeated. A line that a crash
+cut short is set aside, and its run is repeated. Reading writes nothing and needs no lock; appending needs it.
 """
 
 from __future__ import annotations
@@ -10,28 +10,18 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from rcgp.saving import write_atomically
-
-try:
-    from fcntl import LOCK_EX, LOCK_NB, flock
-
-    _HAS_LOCKS = True
-except ImportError:  # Windows
-    _HAS_LOCKS = False
+from rcgp.saving.json_lines import LockedError, append_line, hold, parse_line
 
 __all__ = ["Config", "LockedError", "Record", "RecordFile", "hold_folder", "key_of"]
 
 Config = dict[str, Any]
-
-
-class LockedError(ValueError):
-    """Another process is making runs in the same folder, or of the same experiment there."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +91,7 @@ class RecordFile:
         return list({record.key: record for record in whole}.values()), notices
 
     def set_aside(self) -> list[str]:
-        """Move broken lines to a file ``….damaged`` beside this one; returns notices. Needs the lock."""
+        """Move broken lines to a file ``….damaged`` next to this one; returns notices. Needs the lock."""
         lines = self._lines()
         broken = [line for line in lines if _parsed(line) is None]
         if not broken:
@@ -119,26 +109,21 @@ class RecordFile:
         """Add a record; when this returns it is on disk."""
         fields = asdict(record)
         fields["values"], fields["seconds"] = _finite(fields["values"]), _finite(fields["seconds"])
-        line = json.dumps(fields, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "ab+") as file:
-            if file.seek(0, os.SEEK_END) > 0:
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # the last line was cut short: do not extend it
-                    line = b"\n" + line
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+            append_line(file, json.dumps(fields, sort_keys=True, ensure_ascii=False, allow_nan=False))
 
     @contextmanager
     def locked(self) -> Iterator[list[str]]:
         """Hold ``….lock``, which the system releases when the process ends; raises LockedError if another holds it.
 
-        Yields notices: where the system has no such locks (Windows, some network folders), nothing is held.
+        Yields notices: where the system has no locks, as in some network folders, nothing is held.
         """
-        message = f"another process is running {self.path.stem} in {str(self.path.parent)!r}: wait for its end"
-        with _held(self.path.with_name(self.path.name + ".lock"), message) as notices:
-            yield notices
+        folder = str(self.path.parent)
+        message = f"another process is running {self.path.stem} in {folder!r}: wait for its end"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with hold(f"{self.path}.lock", message) as held:
+            yield [] if held else [f"files cannot be locked in {folder!r}: do not run this twice at the same time"]
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.read()[0])
@@ -150,53 +135,15 @@ class RecordFile:
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
     """Hold a folder for one command that runs several experiments; raises LockedError if another holds it."""
-    message = f"another 'rcgp reproduce' is at work in {str(folder)!r}: wait for its end, or give another folder"
-    with _held(folder / "reproduce.lock", message):
+    message = f"another 'rcgp reproduce' is running in {str(folder)!r}: wait for its end, or give another folder"
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(folder / "reproduce.lock", message):
         yield
-
-
-@contextmanager
-def _held(path: Path, message: str) -> Iterator[list[str]]:
-    """Create, lock and finally remove a lock file; yields a notice where files cannot be locked."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = _lock(path, message)
-    unable = f"files cannot be locked in {str(path.parent)!r}: do not run this twice at the same time"
-    try:
-        yield [unable] if handle is None else []
-    finally:
-        if handle is not None:
-            # Removed while held: a process that opened it in between finds it gone and creates another.
-            path.unlink(missing_ok=True)
-            os.close(handle)
-
-
-def _lock(path: Path, message: str) -> int | None:
-    """The handle of the locked file; None where files cannot be locked."""
-    if not _HAS_LOCKS:
-        return None
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            flock(handle, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            raise LockedError(message) from None
-        except OSError:
-            os.close(handle)
-            path.unlink(missing_ok=True)
-            return None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), os.stat(path)):
-                return handle
-        os.close(handle)  # its holder removed it before we locked it
 
 
 def _parsed(line: bytes) -> Record | None:
     """The record in a line; None if broken. Unknown fields are ignored, optional ones may be missing."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    fields = parse_line(line)
     if not isinstance(fields, dict):
         return None
     known = {name: fields[name] for name, kind in _TYPES.items() if isinstance(fields.get(name), kind)}

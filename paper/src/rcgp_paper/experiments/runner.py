@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from threadpoolctl import threadpool_limits
 
@@ -30,7 +31,7 @@ from rcgp_paper.experiments.records import Config, Record, RecordFile, key_of
 
 __all__ = ["Experiment", "Failure", "Options", "Progress", "code_state", "configs_of", "run_experiment", "runs_to_make"]
 
-#: An experiment is given up after this many deaths of processes in a row, with no run finished in between.
+#: An experiment is abandoned after this many processes in a row died with no run finished in between.
 _MOST_DEATHS = 5
 
 #: Seconds between reports of progress while no run ends.
@@ -110,9 +111,9 @@ def run_experiment(
         folder: of the file ``NAME.jsonl``.
         jobs: processes, each with one thread.
         progress: called after each run, and every few seconds while none ends.
-        redo: a method, or ``"all"``: repeat its recorded runs and nothing else, whatever the options. Only those of
-            other code, so that an interrupted redo continues; if there are none, all. The newer record counts.
-        without: missing data sets; runs that load one of them are left out and are no failures.
+        redo: a method, or ``"all"``: repeat only its recorded runs, ignoring the options: those of other code, so that
+            an interrupted redo continues, or all if no record is of other code. The newer record counts.
+        without: missing data sets; runs that load one of them are left out and do not count as failures.
 
     Returns:
         The records, old and new; the runs that failed, which get no record; and notices.
@@ -172,7 +173,7 @@ def _wanted(
 
 
 def _outcomes(experiment: Experiment, configs: Sequence[Config], jobs: int) -> Iterator[Record | Failure | None]:
-    """The outcome of each run as it ends, and None now and then while none ends.
+    """The outcome of each run as it ends, and None every few seconds while none ends.
 
     Runs whose process dies are failures, and the others continue in new processes, unless several die in a row.
     """
@@ -221,7 +222,7 @@ def _outcomes_of_pool(
     except BrokenProcessPool:
         lost = [config for future, config in pending.items() if not future.done() or future.exception() is not None]
         yield from (future.result() for future, config in pending.items() if config not in lost)
-        # A death before any run was submitted counts for the next one, or it would repeat for ever.
+        # A death before any run was submitted counts for the next one, or it would repeat forever.
         yield _Died(lost or [waiting.popleft()])
     finally:
         if pending:  # interrupted
@@ -283,11 +284,8 @@ def _versions() -> dict[str, str]:
 
 
 def _machine() -> dict[str, float]:
-    """Cores, and memory in GiB where the system reports it."""
-    machine: dict[str, float] = {"cores": os.cpu_count() or 1}
-    with suppress(AttributeError, ValueError, OSError):  # Windows
-        machine["memory"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
-    return machine
+    """Cores, and memory in GiB."""
+    return {"cores": os.cpu_count() or 1, "memory": round(psutil.virtual_memory().total / 2**30, 1)}
 
 
 @functools.cache

@@ -40,7 +40,7 @@ _RRP_SPLITS = 2
 # Repetitions of the table of sparse models, as many as in the paper.
 _SPARSE_SPLITS = 10
 
-# Fits behind a time, of which the median counts; a method this many times slower than the GP is fitted once.
+# A time is the median of this many fits; a method this many times slower than the GP is fitted once.
 _FITS, _SLOW = 3, 10.0
 
 
@@ -82,7 +82,7 @@ def _accuracy(config: Config) -> dict[str, Any]:
 
 
 def _table_1_configs(options: Options) -> list[Config]:
-    """All cells, then those of RRP: few repetitions, never quick."""
+    """All cells, then the cells of RRP: few repetitions, never quick."""
     configs = _accuracy_configs(options, _METHODS_1, (*CONTAMINATIONS,))
     return configs if options.quick else configs + _accuracy_configs(options, ("rrp",), (*CONTAMINATIONS,), _RRP_SPLITS)
 

@@ -1,4 +1,4 @@
-"""Bayesian optimisation, run: the paper's functions, their outliers, the models, and the loop that minimises.
+"""Runs of Bayesian optimisation: the paper's functions, their outliers, the models, and the loop that minimises.
 
 Each function is one of BoTorch's test functions on the unit square, shifted and scaled as in the authors' experiment;
 McCormick's is written here. Where the paper's text is wrong the original definitions count: McCormick's function and
@@ -69,7 +69,7 @@ class McCormick(SyntheticTestFunction):  # type: ignore[misc]
     """
 
     dim = 2
-    continuous_inds: ClassVar[list[int]] = [0, 1]  # BoTorch wants lists
+    continuous_inds: ClassVar[list[int]] = [0, 1]  # BoTorch expects lists
     _bounds: ClassVar[list[tuple[float, float]]] = [(-1.5, 4.0), (-3.0, 4.0)]
     _optimal_value = -math.sqrt(3.0) / 2.0 - math.pi / 3.0
     _optimizers: ClassVar[list[tuple[float, ...]]] = [(0.5 - math.pi / 3.0, -0.5 - math.pi / 3.0)]

@@ -32,7 +32,7 @@ _SMALL = 8.0
 
 _INTERVAL = "95 % interval of f"
 
-#: Colour and style of each method's line in Bayesian optimisation: dashed what the paper does not have.
+#: Colour and style of each method's line in Bayesian optimisation; methods that the paper does not have are dashed.
 _OPTIMISATION_LINES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"gp": (_GP, "-"), "rcgp": (_RCGP, "-"), "rcgp_paper": (_RCGP, "--"), "t-gp": (_SE, "-")}
 )

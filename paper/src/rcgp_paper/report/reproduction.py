@@ -23,7 +23,7 @@ T = TypeVar("T")
 #: Errors from values that are missing, of another kind or of another length.
 _ODD = (LookupError, TypeError, ValueError)
 
-#: Experiments whose records a table shows beside its own.
+#: Experiments whose records a table shows in addition to its own.
 _SHOWN_ALSO = {"table_bo": tuple(experiment.name for experiment in FIGURES_BO)}
 
 _INTRODUCTION = (

@@ -1,4 +1,4 @@
-"""Tables made from records: accuracy, time and Bayesian optimisation, with the paper's numbers beside ours."""
+"""Tables made from records: accuracy, time and Bayesian optimisation, with the paper's numbers next to ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rcgp_paper.experiments.tables import CONTAMINATIONS, DATA, PAPER_ERRORS, PA
 
 __all__ = ["Table", "accuracy_tables", "optimisation_tables", "standard_errors_apart", "tables_of", "time_tables"]
 
-#: Repetitions behind the paper's averages, and behind those of its table of sparse models.
+#: Repetitions behind the paper's averages, and behind the averages of its sparse models.
 _PAPER_REPETITIONS, _PAPER_SPARSE_REPETITIONS = 50, 10
 #: The paper prints two decimals: its own rounding has this standard deviation.
 _ROUNDING = 0.01 / math.sqrt(12.0)
@@ -114,7 +114,7 @@ def tables_of(experiment: str, records: Sequence[Record]) -> tuple[list[Table], 
 def accuracy_tables(
     records: Sequence[Record], repetitions: int = _PAPER_REPETITIONS, remark: str = ""
 ) -> tuple[list[Table], list[str]]:
-    """A table for each protocol and score, the first with the paper's numbers beside ours; and notices.
+    """A table for each protocol and score, the first with the paper's numbers next to ours; and notices.
 
     Args:
         records: of the runs.
@@ -191,7 +191,7 @@ def standard_errors_apart(
 
 
 def time_tables(records: Sequence[Record]) -> tuple[list[Table], list[str]]:
-    """Seconds of a fit, and their ratio to the GP's, for each protocol, the paper's ratios beside ours; and notices."""
+    """Seconds of a fit and ratio to the GP's, for each protocol, the paper's ratios next to ours; and notices."""
     records, notices = _with_a_place(records, _is_cell)
     tables = []
     for protocol, chosen in _by_protocol(records):
@@ -278,7 +278,7 @@ def _optimisation_rows(
 
 
 def _cell(values: Sequence[float]) -> str:
-    """Mean and standard deviation of what is finite; one value has no deviation."""
+    """Mean and standard deviation of the finite values; one value has no deviation."""
     if not values:
         return "–"
     finite = [value for value in values if math.isfinite(value)]

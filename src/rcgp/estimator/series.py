@@ -1,0 +1,469 @@
+"""A series as an estimator: times and values in, predictions, forecasts, components and flags out."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gpytorch
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, PeriodicKernel, ScaleKernel
+from gpytorch.priors import LogNormalPrior
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from rcgp.estimator.base import check_choice, check_integer, undone_on_failure
+from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis, warn
+from rcgp.models.defaults import AttributeOf, Between, above, robust_spread
+from rcgp.models.means import build_mean
+from rcgp.series import StateSpaceRCGP, Stream, harmonic_error
+from rcgp.series.clock import Clock
+from rcgp.training import fit_robust
+from rcgp.training.fit import fit_ordinary
+from rcgp.training.judgement import judge_rows
+
+__all__ = ["Component", "Forecast", "RCGPSeries"]
+
+Array = NDArray[np.float64]
+
+# Standard deviation of the logarithms of variances under the weak priors: at two of them the factor is 50 either way.
+_LOG_SPREAD = 2.0
+
+# Error of a periodic kernel by its harmonics that is worth a word.
+_COARSE = 0.02
+
+
+class Forecast(NamedTuple):
+    """Predictions after the last time: of the function, and of new observations.
+
+    Attributes:
+        times: ``q`` times, as those of the fit.
+        mean, std: expected values, and standard deviations of the function.
+        lower, upper: ends of the interval of a new observation.
+    """
+
+    times: Any
+    mean: Array
+    std: Array
+    lower: Array
+    upper: Array
+
+
+class Component(NamedTuple):
+    """A part of the function: its name, mean and standard deviation."""
+
+    name: str
+    mean: Array
+    std: Array
+
+
+class RCGPSeries(BaseEstimator):  # type: ignore[misc]
+    """Gaussian process regression of a series that bad values cannot break, in linear time.
+
+    The model of :class:`rcgp.RCGPRegressor` for one input, time, with kernels that have a state-space form: a fit costs
+    O(n), a million values less than a minute. Times may be irregular, repeated and unsorted; values may be missing.
+
+    Parameters
+    ----------
+    kernel : GPyTorch kernel or None, default=None
+        Prior covariance of the function, on times in seconds for dates, else in their own unit, from the first one on.
+        A copy is fitted. ``None`` is a linear trend, a Matérn-3/2 process, and for each period a seasonal pattern that
+        changes slowly (a periodic kernel times a Matérn-½ kernel), all with weak priors.
+    periods : sequence, default=()
+        Lengths of seasons for the default kernel: durations such as ``"1D"`` and ``"7D"`` for dates, numbers for
+        numbers.
+    mean : str, default="median"
+        Prior mean, as for :class:`rcgp.RCGPRegressor`.
+    weight : {"learned", "constant"}, default="learned"
+        ``"learned"`` follows the noise law; ``"constant"`` is the ordinary GP.
+    harmonics : int, default=4
+        Number of harmonics of a seasonal pattern: how much detail it has. The cost of a season grows with it.
+    n_restarts : int, default=0
+        Further starts of the optimiser at random hyperparameters.
+    max_iter : int, default=1000
+        Limit on the iterations of each start of the optimiser.
+    progress : bool or callable, default=False
+        As for :class:`rcgp.RCGPRegressor`.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the restarts.
+
+    Attributes
+    ----------
+    noise_law_, weights_, outlier_probability_, outliers_, outlier_scores_, loo_mean_, loo_std_, doubts_
+        As for :class:`rcgp.RCGPRegressor`, with a value for each row of the fit, in its order. A missing value has the
+        weight and the probability NaN, and is no outlier; ``loo_mean_`` is its prediction.
+    noise_variance_, kernel_, fit_report_, n_iter_
+        As for :class:`rcgp.RCGPRegressor`.
+    models_ : list of StateSpaceRCGP
+        The fitted model of each column of y.
+    n_outputs_ : int
+        Number of columns; with one, results have no axis for columns.
+    output_names_ : list of str or None
+        Names of the columns, if y was a data frame.
+    clock_ : Clock
+        How times become numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rcgp import RCGPSeries
+    >>> t = np.arange(200.0)
+    >>> y = np.sin(t / 10.0)
+    >>> y[50], y[120] = 4.0, np.nan
+    >>> model = RCGPSeries().fit(t, y)
+    >>> np.flatnonzero(model.outliers_)
+    array([50])
+    >>> model.predict([120.0]).round(1)
+    array([-0.5])
+    """
+
+    models_: list[StateSpaceRCGP]
+    n_outputs_: int
+    clock_: Clock
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        periods: Sequence[Any] = (),
+        mean: Any = "median",
+        weight: str = "learned",
+        harmonics: int = 4,
+        n_restarts: int = 0,
+        max_iter: int = 1000,
+        progress: Any = False,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.periods = periods
+        self.mean = mean
+        self.weight = weight
+        self.harmonics = harmonics
+        self.n_restarts = n_restarts
+        self.max_iter = max_iter
+        self.progress = progress
+        self.random_state = random_state
+
+    @undone_on_failure
+    def fit(self, t: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> RCGPSeries:
+        """Fit the model.
+
+        Parameters
+        ----------
+        t : array-like of shape (n,)
+            Times: numbers, or dates (``datetime64``, ``datetime``, ISO strings, an index or column of pandas) with one
+            time zone or none. Without ``y``, a series or data frame of pandas, whose index has the times.
+        y : array-like of shape (n,) or (n, n_outputs), default=None
+            Values; NaN is a missing one. Columns are fitted one by one, with separate hyperparameters.
+        sample_weight : array-like of shape (n,), default=None
+            Factors on the precision of each row, positive.
+
+        Returns
+        -------
+        self
+        """
+        if y is None:
+            if not hasattr(t, "iloc") or not hasattr(t, "index"):
+                raise ValueError("y is missing: give fit(t, y), or fit(series) with a series of pandas")
+            t, y = t.index, t
+        self._check_parameters()
+        clock, numbers = Clock.of(t, "t")
+        values = _values(y, len(numbers))
+        precision = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        outputs = []
+        for column in values.reshape(len(values), -1).T:
+            output = self._fit_column(clock, numbers, column, precision, int(seed))
+            warn(output.report, output.doubts)
+            outputs.append(output)
+        self._set_fitted(outputs, clock, names)
+        return self
+
+    def predict(self, t: Any, return_std: bool = False, include_noise: bool = False) -> Any:
+        """Predict the function at times, or new observations of it.
+
+        Parameters
+        ----------
+        t : array-like of shape (q,)
+            Times, as in the fit.
+        return_std : bool, default=False
+            Return standard deviations as well.
+        include_noise : bool, default=False
+            Add the variance of the noise law. For intervals prefer :meth:`predict_interval`.
+
+        Returns
+        -------
+        mean, and with ``return_std`` std : ndarrays of shape (q,) or (q, n_outputs)
+        """
+        x = self._times(t)
+        posteriors = [model.posterior(x, observation_noise=include_noise) for model in self.models_]
+        mean = self._stack([posterior.mean for posterior in posteriors])
+        return (mean, self._stack([posterior.stddev for posterior in posteriors])) if return_std else mean
+
+    def predict_quantiles(self, t: Any, q: ArrayLike) -> Array:
+        """Quantiles of new observations that are no outliers, by the noise law: a further, last axis for several q."""
+        levels = np.asarray(q, dtype=np.float64)
+        if levels.ndim > 1 or not levels.size or not bool(((levels > 0.0) & (levels < 1.0)).all()):
+            raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
+        x, parts = self._times(t), []
+        for model in self.models_:
+            posterior = model.posterior(x)
+            noise = model.noise_scale(x).unsqueeze(-1)
+            spread = posterior.variance.clamp_min(0.0).unsqueeze(-1)
+            wanted = torch.from_numpy(np.atleast_1d(levels))
+            parts.append(posterior.mean.unsqueeze(-1) + model.noise_law.quantile(wanted, spread, noise))
+        quantiles = self._stack(parts, axis=1)
+        return quantiles[..., 0] if levels.ndim == 0 else quantiles
+
+    def predict_interval(self, t: Any, coverage: float = 0.95) -> tuple[Array, Array]:
+        """Central interval that contains a new observation, unless it is an outlier, with a given probability."""
+        if not (isinstance(coverage, int | float | np.floating) and 0.0 < float(coverage) < 1.0):
+            raise ValueError(f"coverage must be a probability in (0, 1), got {coverage!r}")
+        tail = 0.5 * (1.0 - float(coverage))
+        ends = self.predict_quantiles(t, [tail, 1.0 - tail])
+        return ends[..., 0], ends[..., 1]
+
+    def forecast(self, horizon: Any, coverage: float = 0.95, step: Any = None) -> Forecast:
+        """Predict what comes after the last time.
+
+        Parameters
+        ----------
+        horizon : int, duration or float
+            How far: a number of steps, or a duration such as ``"48h"`` for dates and a float for numbers.
+        coverage : float, default=0.95
+            Of the intervals.
+        step : duration or number, default=None
+            Length of a step. Default: the median gap between times.
+
+        Returns
+        -------
+        Forecast
+        """
+        times = self.clock_.times(self.forecast_numbers(horizon, step))
+        mean, std = self.predict(times, return_std=True)
+        return Forecast(times, mean, std, *self.predict_interval(times, coverage))
+
+    def forecast_numbers(self, horizon: Any, step: Any = None) -> Array:
+        """The times of :meth:`forecast` as numbers of the clock."""
+        check_is_fitted(self)
+        own = np.unique(np.concatenate([model.train_X[:, 0].numpy() for model in self.models_]))
+        gaps = np.diff(own)
+        length = self.clock_.length(step, "step") if step is not None else float(np.median(gaps)) if len(gaps) else 1.0
+        if isinstance(horizon, int | np.integer) and not isinstance(horizon, bool):
+            count = check_integer(horizon, "horizon", least=1)
+        else:
+            count = max(1, math.ceil(self.clock_.length(horizon, "horizon") / length - 1e-9))
+        return float(own[-1]) + length * np.arange(1.0, count + 1.0)
+
+    def components(self, t: Any) -> list[Component]:
+        """The parts of the function at times: the prior mean, then each summand of the kernel; they add up to it.
+
+        For one column.
+        """
+        x = self._times(t)
+        (model,) = self._single("components")
+        with torch.no_grad():
+            level = model.mean(x).numpy()
+        parts = [Component("level", level, np.zeros_like(level))]
+        names = self.component_names_ if self.kernel is None else None
+        for number, (mean, variance) in enumerate(model.components(x)):
+            name = f"part {number + 1}" if names is None else names[number]
+            parts.append(Component(name, mean.numpy(), variance.clamp_min(0.0).sqrt().numpy()))
+        return parts
+
+    def sample_y(self, t: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw functions from the posterior and evaluate them at times: ``q x n_samples``, or with columns between.
+
+        Cost O(n + q) for each sample.
+        """
+        x, random = self._times(t), check_random_state(random_state)
+        seeds = random.randint(2**31 - 1, size=self.n_outputs_)
+        drawn = [model.sample(x, n_samples, int(seed)).T for model, seed in zip(self.models_, seeds, strict=True)]
+        return self._stack(drawn, axis=1)
+
+    def stream(self, coverage: float = 0.95) -> Stream | list[Stream]:
+        """The filter after the last training row, to be fed with new values: :class:`rcgp.series.Stream`.
+
+        One for each column, where there are several.
+        """
+        check_is_fitted(self)
+        streams = [model.stream(coverage, self.clock_) for model in self.models_]
+        return streams[0] if self.n_outputs_ == 1 else streams
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file, atomically; :func:`rcgp.load` reads it."""
+        from rcgp.estimator.saved import save
+
+        save(self, path)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "models_")
+
+    @property
+    def component_names_(self) -> list[str]:
+        """Names of the summands of the default kernel."""
+        return ["trend", "process", *(f"season {period}" for period in self.periods)]
+
+    def _check_parameters(self) -> None:
+        check_choice(self.weight, ("learned", "constant"), "weight")
+        check_integer(self.harmonics, "harmonics", least=1)
+        check_integer(self.n_restarts, "n_restarts", least=0)
+        check_integer(self.max_iter, "max_iter", least=1)
+        if self.kernel is not None and not isinstance(self.kernel, Kernel):
+            raise TypeError(f"kernel must be a GPyTorch kernel or None, got {self.kernel!r}")
+        if isinstance(self.periods, str) or not isinstance(self.periods, Sequence | np.ndarray):
+            raise TypeError(f"periods must be a list such as ['1D', '7D'], got {self.periods!r}")
+        if self.kernel is not None and len(self.periods):
+            raise ValueError("periods are for the default kernel: put a PeriodicKernel into the one you give")
+
+    def _fit_column(self, clock: Clock, t: Array, y: Array, precision: Array | None, seed: int) -> Output:
+        periods = [clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods)]
+        times, values = torch.from_numpy(t), torch.from_numpy(y.copy())
+        observed = ~values.isnan()
+        kernel = None if self.kernel is None else copy.deepcopy(self.kernel).double()
+        mean = copy.deepcopy(self.mean) if isinstance(self.mean, gpytorch.means.Mean) else self.mean
+        if kernel is None and bool(observed.any()) and bool(values[observed].isfinite().all()):
+            x = times[observed].unsqueeze(-1)
+            with torch.no_grad():
+                residual = values[observed] - build_mean(mean, x, values[observed]).double()(x)
+            kernel = _default_kernel(x, robust_spread(residual), periods)
+        model = StateSpaceRCGP(
+            times,
+            values,
+            kernel=kernel,
+            mean=mean,
+            sample_weight=None if precision is None else torch.from_numpy(precision),
+            harmonics=int(self.harmonics),
+        )
+        if self.kernel is None:
+            spread = torch.tensor(_LOG_SPREAD, dtype=torch.float64)
+            prior = LogNormalPrior(model.noise.detach().log() + spread**2, spread)
+            model.register_prior("noise_prior", prior, AttributeOf("noise"))
+        options: dict[str, Any] = {
+            "restarts": int(self.n_restarts),
+            "max_iterations": int(self.max_iter),
+            "seed": seed,
+            "progress": self.progress,
+        }
+        learned = self.weight == "learned"
+        report = fit_robust(model, **options) if learned else fit_ordinary(model, **options)
+        rows, loo = judge_rows(model, learn=not learned), model.leave_one_out()
+        weights, probability = torch.full_like(values, torch.nan), torch.full_like(values, torch.nan)
+        mean_of, variance = torch.empty_like(values), torch.empty_like(values)
+        weights[observed], probability[observed] = model.weights(), rows.outlier_probability
+        mean_of[observed], variance[observed] = loo.mean, loo.variance
+        if not bool(observed.all()):
+            missing = model.posterior(times[~observed], observation_noise=True)
+            mean_of[~observed], variance[~observed] = missing.mean, missing.variance
+        doubts = rows.doubts
+        if (error := harmonic_error(model.kernel, model.harmonics)) > _COARSE:
+            doubts = (
+                *doubts,
+                f"a seasonal pattern has more detail than {model.harmonics} harmonics show ({error:.0%} of its "
+                "variance): increase harmonics",
+            )
+        diagnosis = RowDiagnosis.of(values, weights, mean_of, variance.sqrt(), probability)
+        return Output(model, report, rows.law, doubts, diagnosis)
+
+    def _set_fitted(self, outputs: Sequence[Output], clock: Clock, names: list[str] | None) -> None:
+        self.n_outputs_, self.clock_, self.output_names_ = len(outputs), clock, names
+        self.models_ = [output.model for output in outputs]
+        for name in ROW_ATTRIBUTES:
+            setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
+        self.noise_law_ = self._per_output([output.law for output in outputs])
+        self.doubts_ = self._per_output([output.doubts for output in outputs])
+        self.noise_variance_ = self._per_output([model.noise.item() for model in self.models_])
+        self.kernel_ = self._per_output([model.kernel for model in self.models_])
+        self.fit_report_ = self._per_output([output.report for output in outputs])
+        self.n_iter_ = self._per_output([output.report.iterations for output in outputs])
+
+    def _times(self, t: Any) -> Tensor:
+        check_is_fitted(self)
+        return torch.from_numpy(np.ascontiguousarray(self.clock_.numbers(t, "t"))).unsqueeze(-1)
+
+    def _single(self, what: str) -> list[StateSpaceRCGP]:
+        if self.n_outputs_ != 1:
+            raise ValueError(f"{what} are for one column, the model has {self.n_outputs_}: fit them one by one")
+        return self.models_
+
+    def _stack(self, outputs: Sequence[Any], axis: int = -1) -> NDArray[Any]:
+        """Results of all columns along an axis; the result itself if there is one column."""
+        return np.asarray(outputs[0]) if self.n_outputs_ == 1 else np.stack([np.asarray(o) for o in outputs], axis=axis)
+
+    def _per_output(self, values: list[Any]) -> Any:
+        return values[0] if self.n_outputs_ == 1 else values
+
+
+def _values(y: Any, rows: int) -> Array:
+    """Values as floats, NaN where they are missing; or a ValueError that names the row."""
+    try:
+        values = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y must be numbers: {error}") from error
+    if values.ndim not in (1, 2) or len(values) != rows or (values.ndim == 2 and values.shape[1] == 0):
+        raise ValueError(f"y must have a value, or a row of them, for each of the {rows} times, got {values.shape}")
+    if np.isinf(values).any():
+        row = int(np.argwhere(np.isinf(values))[0][0])
+        raise ValueError(f"y contains an infinite value in row {row}; NaN is a missing value")
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
+def _default_kernel(x: Tensor, spread: float, periods: Sequence[float]) -> Kernel:
+    """Trend, Matérn-3/2 process and slowly changing seasons, started at the scales of the data, with weak priors.
+
+    Args:
+        x: ``n x 1`` times.
+        spread: robust standard deviation of the residuals.
+        periods: of the seasons.
+    """
+    times = torch.from_numpy(np.unique(x[:, 0].numpy()))
+    span = max(float(times[-1] - times[0]), torch.finfo(torch.float64).tiny) if len(times) > 1 else 1.0
+    gap = float(times.diff().median()) if len(times) > 1 else 1.0
+    # The geometric middle between the shortest lengthscale that can be seen and the longest, these at two deviations.
+    middle, wide = 0.5 * math.log(gap * span), max(0.25 * math.log(span / gap), 1.0)
+    trend = LinearKernel(variance_constraint=above(0.0)).double()
+    trend.variance = torch.tensor((spread / span) ** 2, dtype=torch.float64)
+    _prior(trend, "variance", math.log((spread / span) ** 2), _LOG_SPREAD)
+    parts: list[Kernel] = [trend, _scaled(_matern(1.5, 0.3 * span, middle, wide), spread**2)]
+    for period in periods:
+        seasonal = PeriodicKernel(
+            lengthscale_constraint=Between(0.1, 1e3), period_length_constraint=above(0.0)
+        ).double()
+        seasonal.period_length, seasonal.lengthscale = torch.tensor(period).double(), torch.tensor(1.0).double()
+        seasonal.raw_period_length.requires_grad_(False)
+        _prior(seasonal, "lengthscale", 0.0, 1.0)
+        changing = _matern(
+            0.5, max(span, period), math.log(max(span, 2.0 * period)), 1.5, Between(period, 1e6 * (span + period))
+        )
+        parts.append(_scaled(changing * seasonal, spread**2))
+    kernel = parts[0]
+    for part in parts[1:]:
+        kernel = kernel + part
+    return kernel
+
+
+def _matern(nu: float, start: float, location: float, wide: float, constraint: Any = None) -> MaternKernel:
+    kernel = MaternKernel(nu=nu, lengthscale_constraint=constraint or above(0.0)).double()
+    kernel.lengthscale = torch.tensor(start, dtype=torch.float64)
+    _prior(kernel, "lengthscale", location, wide)
+    return kernel
+
+
+def _scaled(base: Kernel, variance: float) -> ScaleKernel:
+    kernel = ScaleKernel(base, outputscale_constraint=above(0.0)).double()
+    kernel.outputscale = torch.tensor(variance, dtype=torch.float64)
+    _prior(kernel, "outputscale", math.log(variance) + _LOG_SPREAD**2, _LOG_SPREAD)
+    return kernel
+
+
+def _prior(kernel: Kernel, name: str, location: float, wide: float) -> None:
+    """A log-normal prior on a parameter of a kernel."""
+    prior = LogNormalPrior(torch.tensor(location).double(), torch.tensor(wide).double())
+    kernel.register_prior(f"{name}_prior", prior, AttributeOf(name))

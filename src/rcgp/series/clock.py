@@ -1,0 +1,166 @@
+"""Times as people have them, numbers or dates with or without a time zone, and as models see them: numbers.
+
+Dates become seconds after the first one. Only numpy is needed: an index of pandas is read by its own methods.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Clock", "duration"]
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "D": 86400.0, "W": 7 * 86400.0}
+_DURATION = re.compile(rf"\s*(\d*\.?\d*)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})\s*", re.IGNORECASE)
+_BY_CASE = {unit.lower(): size for unit, size in _UNITS.items()}
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How times become numbers.
+
+    Attributes:
+        origin: the time that becomes zero: a number, or for dates an ISO string in UTC, or in local time without zone.
+        dates: whether times are dates.
+        zone: name of the time zone that they were given in, if any.
+    """
+
+    origin: float | str
+    dates: bool = False
+    zone: str | None = None
+
+    @classmethod
+    def of(cls, times: Any, name: str = "times") -> tuple[Clock, NDArray[np.float64]]:
+        """The clock of training times, which starts at the first of them, and these as numbers."""
+        values, zone = _read(times, name)
+        if values.size == 0:
+            raise ValueError(f"{name} is empty: at least one time is needed")
+        dates = values.dtype.kind == "M"
+        clock = cls(str(values.min()), True, zone) if dates else cls(float(values.min()))
+        return clock, clock._numbers(values)
+
+    def numbers(self, times: Any, name: str = "times") -> NDArray[np.float64]:
+        """Times as numbers.
+
+        Raises:
+            ValueError: for dates where the clock has numbers, numbers where it has dates, and a time zone where it has
+                none or the other way round.
+        """
+        values, zone = _read(times, name)
+        if (values.dtype.kind == "M") != self.dates:
+            kinds = ("dates", "numbers") if self.dates else ("numbers", "dates")
+            raise ValueError(f"{name} must be {kinds[0]}, as in the fit, got {kinds[1]}")
+        if self.dates and (zone is None) != (self.zone is None):
+            has, lacks = ("has", "none") if self.zone is None else ("has no", f"{self.zone!r}")
+            raise ValueError(f"{name} {has} time zone, but the times of the fit had {lacks}")
+        return self._numbers(values)
+
+    def number(self, time: Any) -> float:
+        """One time as a number."""
+        return float(self.numbers([time] if np.ndim(time) == 0 else time)[0])
+
+    def times(self, numbers: NDArray[np.float64]) -> Any:
+        """Numbers as times: floats, ``datetime64`` or, with a time zone, an index of pandas where that is loaded."""
+        if not self.dates:
+            return numbers + float(self.origin)
+        values = np.datetime64(str(self.origin), "ns") + np.round(numbers * 1e9).astype("timedelta64[ns]")
+        pandas = sys.modules.get("pandas")
+        if self.zone is None or pandas is None:
+            return values
+        return pandas.DatetimeIndex(values, tz="UTC").tz_convert(self.zone)
+
+    def length(self, value: Any, name: str) -> float:
+        """A duration as a number: in seconds for dates (``"1D"``, ``timedelta``), else a number as it is."""
+        if self.dates:
+            return duration(value, name)
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < float(value) < np.inf:
+            raise ValueError(f"{name} must be a positive number in the unit of the times, got {value!r}")
+        return float(value)
+
+    def _numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        if not self.dates:
+            return np.asarray(values, dtype=np.float64) - float(self.origin)
+        elapsed = values.astype("datetime64[ns]") - np.datetime64(str(self.origin), "ns")
+        whole = elapsed.astype("timedelta64[s]")
+        rest = (elapsed - whole).astype("timedelta64[ns]").astype(np.float64)
+        return np.asarray(whole.astype(np.float64) + rest * 1e-9)
+
+
+def duration(value: Any, name: str) -> float:
+    """Seconds of a duration such as ``"1D"``, ``"90min"`` or a ``timedelta``."""
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+        number = float(match[1]) if match[1] else 1.0
+        if number > 0:
+            return number * _BY_CASE[match[2].lower()]
+    elif isinstance(value, np.timedelta64):
+        return float(value / np.timedelta64(1, "ns")) * 1e-9
+    elif hasattr(value, "total_seconds"):
+        return float(value.total_seconds())
+    raise ValueError(f"{name} must be a duration such as '1D', '12h' or '30min', got {value!r}")
+
+
+def _read(times: Any, name: str) -> tuple[NDArray[Any], str | None]:
+    """Times as an array of floats or of ``datetime64`` in UTC, or in local time without zone; and the zone's name."""
+    zone = None
+    times = getattr(times, "index", times) if hasattr(times, "iloc") and _is_date(times.index) else times
+    if hasattr(times, "dt") and not hasattr(times, "tz"):  # a column of pandas
+        times = sys.modules["pandas"].DatetimeIndex(times) if times.dtype.kind == "M" or _zoned(times) else times
+    if getattr(times, "tz", None) is not None:
+        zone, times = str(times.tz), times.tz_convert(None)
+    values = times.to_numpy() if hasattr(times, "to_numpy") else np.asarray(times)
+    if values.dtype.kind in "OUST":
+        values, zone = _parse(values, name)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, got shape {values.shape}")
+    if values.dtype.kind not in "biufM":
+        raise ValueError(f"{name} must be numbers or dates, got {values.dtype}")
+    bad = np.isnat(values) if values.dtype.kind == "M" else ~np.isfinite(values.astype(np.float64))
+    if bad.any():
+        raise ValueError(f"{name} has no finite time in row {int(np.flatnonzero(bad)[0])}; drop such rows")
+    return values, zone
+
+
+def _is_date(index: Any) -> bool:
+    return getattr(getattr(index, "dtype", None), "kind", "") == "M"
+
+
+def _zoned(times: Any) -> bool:
+    return getattr(times.dtype, "tz", None) is not None
+
+
+def _parse(values: NDArray[Any], name: str) -> tuple[NDArray[Any], str | None]:
+    """Text and objects as dates: ISO strings, ``datetime`` objects; with one time zone, or none."""
+    numbers, zones = [], set()
+    for row, value in enumerate(values.reshape(-1).tolist()):
+        try:
+            zone = getattr(value, "tzinfo", None)
+            if zone is not None:
+                zones.add(str(zone))
+                value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+            elif isinstance(value, str):
+                value = value.strip()
+                if re.search(r"(Z|[+-]\d\d:?\d\d)$", value) and "T" in value.replace(" ", "T"):
+                    zones.add("UTC")
+                    value = datetime.datetime.fromisoformat(value).astimezone(datetime.UTC).replace(tzinfo=None)
+                else:
+                    zones.add("")
+                    value = value.replace(" ", "T")
+            elif isinstance(value, int | float):
+                raise ValueError
+            else:
+                zones.add("")
+            numbers.append(np.datetime64(value, "ns"))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} cannot be read as a date in row {row}: {value!r}") from error
+    if len(zones) > 1:
+        named = ", ".join(sorted(zone or "none" for zone in zones))
+        raise ValueError(f"{name} has several time zones ({named}): convert them to one, such as UTC")
+    return np.array(numbers, dtype="datetime64[ns]"), (zones.pop() or None) if zones else None

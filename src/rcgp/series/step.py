@@ -1,0 +1,169 @@
+"""One step of a stream, compiled: predict, judge by the noise law, take in; the scalar twin of the law's formulas.
+
+:func:`judge` is :func:`rcgp.weights.noise_law.responsibilities` for one value, and :func:`quantile` the law's, in
+numbers instead of tensors: a step takes some microseconds. :func:`law_numbers` says what the numbers of a law are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from rcgp.series import transitions
+from rcgp.series.filtering import compiled
+from rcgp.weights import NoiseLaw
+from rcgp.weights.noise_law import FLAGGED, GAP, SCALES
+
+__all__ = ["compiled_step", "judge", "law_numbers", "quantile"]
+
+_SCALES, _SQUARES = np.array(SCALES), np.array(SCALES) ** 2
+
+# Steps for a quantile, by Newton's method within a bracket: it takes about five.
+_NEWTON = 60
+
+# What is left of the density of outliers at least, and the squared weight below which a value is left out.
+_SMALLEST, _DELETED = 1e-12, 1e-200
+
+
+def law_numbers(law: NoiseLaw, noise: float, coverage: float) -> NDArray[np.float64]:
+    """A law as a compiled step reads it: σ², b, log Z, the upper quantile's probability, log shares, shares."""
+    reach = SCALES[GAP] * math.sqrt(noise)
+    left = 1.0 - float(torch.special.erfcx(torch.tensor(law.width / (math.sqrt(2.0) * reach), dtype=torch.float64)))
+    log_shares = law.log_shares(torch.zeros((), dtype=torch.float64)).numpy()
+    head = noise, law.width, math.log(max(left, _SMALLEST)), 0.5 + 0.5 * coverage
+    return np.concatenate([head, log_shares, law.good_shares])
+
+
+@njit(cache=True)
+def judge(e, f, v, law):
+    """Log density, probability of being bad, squared weight and slope of a residual e predicted by N(f, v)."""
+    noise, width = law[0], law[1]
+    K = _SCALES.size
+    deviation = e - f
+    terms, pull = np.empty(K + 1), np.empty(K + 1)
+    for k in range(K):
+        total = v + noise * _SQUARES[k]
+        score = deviation / math.sqrt(total)
+        terms[k] = law[4 + k] - 0.9189385332046727 - 0.5 * math.log(total) - 0.5 * min(score * score, 1e300)
+        pull[k] = -deviation / total
+    total = v + noise * _SQUARES[GAP]
+    score = deviation / math.sqrt(total)
+    left = max(1.0 - math.sqrt(noise * _SQUARES[GAP] / total) * math.exp(-0.5 * min(score * score, 1e4)), _SMALLEST)
+    far = e / width
+    reach = math.hypot(1.0, far)
+    terms[K] = law[4 + K] - math.log(math.pi * width) - 2.0 * math.log(reach) + math.log(left) - law[2]
+    pull[K] = -2.0 * (far / reach) / reach / width + deviation / total * (1.0 / left - 1.0)
+    largest = terms.max()
+    density, mean = 0.0, 0.0
+    for k in range(K + 1):
+        terms[k] = math.exp(terms[k] - largest)
+        density += terms[k]
+    precision = 0.0
+    for k in range(K + 1):
+        terms[k] /= density
+        if terms[k] > 0.0:
+            mean += terms[k] * pull[k]
+    for k in range(K):
+        precision += terms[k] / _SQUARES[k]
+    slope = 0.0
+    if precision > _DELETED:
+        for k in range(K):
+            if terms[k] > 0.0:
+                slope += terms[k] * (pull[k] - mean) / _SQUARES[k] / precision
+    return largest + math.log(density), terms[K - 1] + terms[K], precision, slope
+
+
+@njit(cache=True)
+def quantile(v, law):
+    """Upper quantile of the noise law around a prediction of variance v, by Newton's method from the outside."""
+    K = _SCALES.size
+    q, noise = law[3], law[0]
+    x = 0.0
+    for k in range(K):  # beyond it: that of the widest scale that has a share
+        if law[5 + K + k] > 0.0:
+            x = max(x, math.sqrt(v + noise * _SQUARES[k]))
+    low, high = 0.0, x * 40.0
+    x = math.sqrt(v + noise) * 2.0
+    for _ in range(_NEWTON):
+        below, density = 0.0, 0.0
+        for k in range(K):
+            std = math.sqrt(v + noise * _SQUARES[k])
+            below += law[5 + K + k] * 0.5 * math.erfc(-x / (std * 1.4142135623730951))
+            density += law[5 + K + k] * math.exp(-0.5 * (x / std) ** 2) / (std * 2.5066282746310002)
+        if below < q:
+            low = x
+        else:
+            high = x
+        step = (q - below) / density if density > 0.0 else math.inf
+        new = x + step
+        if not low < new < high:
+            new = 0.5 * (low + high)
+        if abs(new - x) <= 1e-12 * new:
+            return new
+        x = new
+    return x
+
+
+@lru_cache(maxsize=16)
+def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
+    """One step of a stream, for a state of these blocks, the last of which is the level."""
+    passes = compiled(blocks, False)
+    predict, observe = passes.predict, passes.observe
+    D = sum(blocks)
+
+    @njit(cache=True)
+    def take(e, h, law, m, P, room):
+        """Judge a residual by one filter, and take it in: its log density and probability of being bad."""
+        f, v = 0.0, 0.0
+        for i in range(D):
+            f += h[i] * m[i]
+            for j in range(D):
+                v += h[i] * P[i, j] * h[j]
+        density, probability, precision, slope = judge(e, f, max(v, 0.0), law)
+        if precision > _DELETED:
+            observe(h, e - law[0] * slope, precision / law[0], m, P, room)
+        return density, probability
+
+    @njit(cache=True)
+    def step(
+        e, threshold, ends, kinds, coefficients, thetas, gap, now, A, Q, h, law, m, P, total, new_m, new_P, answer
+    ):
+        """Predict, answer, judge, take in; the second filter where there is one, or reason for one."""
+        room = np.empty((D, D))
+        if gap[0] > 0.0:
+            transitions.fill(ends, kinds, coefficients, thetas, gap, now, A[:, :-1], Q[:, :-1])
+            for i in range(2 if total[0] > 0.0 else 1):
+                predict(A[0], Q[0], m[i], P[i], new_m[i], new_P[i], room)
+                m[i], P[i] = new_m[i], new_P[i]
+        f, v = 0.0, 0.0
+        for i in range(D):
+            f += h[i] * m[0, i]
+            for j in range(D):
+                v += h[i] * P[0, i, j] * h[j]
+        v = max(v, 0.0)
+        half = quantile(v, law)
+        answer[0], answer[1], answer[2] = f, f - half, f + half
+        answer[3], answer[4] = math.nan, 0.0
+        if math.isnan(e):
+            return
+        if total[0] <= 0.0:  # the level may have jumped just now
+            m[1], P[1] = m[0], P[0]
+            P[1, D - 1, D - 1] += law[1] * law[1]
+        first, probability = take(e, h, law, m[0], P[0], room[0])
+        answer[3] = probability
+        if total[0] <= 0.0 and probability <= FLAGGED:
+            return  # as expected: nothing to be explained by a jump
+        second, _ = take(e, h, law, m[1], P[1], room[0])
+        total[0] = max(0.0, total[0] + second - first)
+        if total[0] > threshold:
+            m[0], P[0] = m[1], P[1]
+            total[0] = 0.0
+            answer[3], answer[4] = 0.0, 1.0
+
+    return step  # type: ignore[no-any-return]

@@ -1,0 +1,249 @@
+"""A series as it arrives: what to expect, and whether a value is bad, before it is taken in; constant time and memory.
+
+The filter of a fitted model goes on. A new value at time t is predicted by N(μ, v) for f and the noise law; the law's
+responsibilities (:mod:`rcgp.weights.noise_law`) give the probability that it is bad and its weight, and the weighted
+value becomes pseudo-data as in the fit. An outlier moves nothing.
+
+**Level shifts.** Values that are wrong in the same way look like a new level. Beside the filter a second one is kept in
+which the level has just jumped by δ ~ N(0, b²), b the half-width of the density of outliers. With p₀ and p₁ the law's
+densities of a value under the two,
+
+    L ← max(0, L + log p₁ − log p₀),
+
+Page's cumulative sum (1954); where L is zero the second filter starts anew from the first. Where L exceeds log(20 n), n
+the number of values seen so far, the second filter takes over. By Lorden's bound (1971) the mean time to a false alarm
+is then at least 20 n values: 5 % in a series as long as the one seen.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from rcgp.core.noise_law import PRIOR_COUNTS
+from rcgp.models.defaults import robust_spread
+from rcgp.saving import SavedModelError, read_archive, write_archive
+from rcgp.series.clock import Clock
+from rcgp.series.kernels import terms_of
+from rcgp.series.solver import StateSpace
+from rcgp.series.step import compiled_step, law_numbers
+from rcgp.weights import NoiseLaw
+from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
+
+if TYPE_CHECKING:
+    from rcgp.series.model import StateSpaceRCGP
+
+__all__ = ["Stream", "StreamResult", "StreamResults"]
+
+Array = NDArray[np.float64]
+
+# Reciprocal of the probability of a false level shift in a series as long as the one seen.
+_FALSE_ALARM = 20.0
+
+
+class StreamResult(NamedTuple):
+    """What was expected of one value, before it was taken in.
+
+    Attributes:
+        expected: expected value, NaN-free even for a missing one.
+        lower, upper: ends of its interval, noise included.
+        probability: probability that the value is bad; NaN for a missing one.
+        outlier: whether that is above one half.
+        shift: whether a level shift was recognised with this value, which is then no outlier.
+    """
+
+    expected: float
+    lower: float
+    upper: float
+    probability: float
+    outlier: bool
+    shift: bool
+
+
+class StreamResults(NamedTuple):
+    """The fields of :class:`StreamResult` for many values, as arrays."""
+
+    expected: Array
+    lower: Array
+    upper: Array
+    probability: Array
+    outlier: NDArray[np.bool_]
+    shift: NDArray[np.bool_]
+
+
+class Stream:
+    """The filter of a fitted series model, to be fed value by value. Made by ``model.stream()``.
+
+    Hyperparameters and noise law are those of the model: fit a new one to recent values when they no longer hold. A law
+    that found all n values normal is taken as what that says, with its prior: one outlier in n + 13.
+
+    Args:
+        model: the fitted model.
+        coverage: of the intervals.
+        clock: how times become the model's numbers. Default: they are numbers.
+    """
+
+    def __init__(self, model: StateSpaceRCGP, coverage: float = 0.95, clock: Clock | None = None) -> None:
+        if not 0.0 < coverage < 1.0:
+            raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}")
+        with torch.no_grad():
+            model = model.in_float64()
+            process = model.process()
+            terms = terms_of(model.kernel, model.harmonics)
+            inner = StateSpace(terms)
+            residual = model.residual()
+            n = len(residual)
+            law = model.noise_law
+            if law.is_normal:
+                counts = residual.new_tensor(PRIOR_COUNTS) + residual.new_tensor([n, 0.0, 0.0])
+                law = NoiseLaw.of_counts(counts, OUTLIER_WIDTH * robust_spread(residual))
+            noise = float(model.noise)
+            level = model.mean(model.train_X)
+            if not torch.equal(level, level[:1].expand_as(level)):
+                raise ValueError(
+                    "a stream needs a constant prior mean, such as 'median': a trend belongs in the kernel"
+                )
+        m, P = inner.filtered(process.times, process.z, process.w)
+        D = inner.size + 1  # the last entry is the level
+        self.law, self.coverage, self.clock = law, coverage, clock
+        self._mean, self._last, self._count = float(level[0]), float(process.times[-1]), n
+        self._ends, self._kinds = inner.ends, inner.kinds
+        self._coefficients, self._thetas = inner.coefficients, inner.thetas
+        self._blocks, self._h = (*inner.blocks, 1), np.append(inner.layout.values, 1.0)
+        self._law = law_numbers(law, noise, coverage)
+        self._m, self._P = np.zeros((2, D)), np.zeros((2, D, D))  # of the filter, and of the one after a shift
+        self._m[:, :-1], self._P[:, :-1, :-1] = m, P
+        self._sum = np.zeros(1)  # L
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What can be made from the rest."""
+        D, flat = len(self._h), sum(block**2 for block in self._blocks)
+        self._step = compiled_step(self._blocks)
+        A, Q = np.zeros((1, flat)), np.zeros((1, flat))
+        A[0, -1] = 1.0  # the level stays
+        self._gap, self._now, self._answer = np.zeros(1), np.zeros(1), np.zeros(5)
+        room = np.empty((2, D)), np.empty((2, D, D))
+        self._arguments = (
+            self._ends, self._kinds, self._coefficients, self._thetas, self._gap, self._now, A, Q,
+            self._h, self._law, self._m, self._P, self._sum, *room, self._answer,
+        )  # fmt: skip
+
+    def update(self, t: Any, y: float) -> StreamResult:
+        """Predict the value at a time, judge it, and take it in. Constant time.
+
+        Args:
+            t: its time, not before that of the value before.
+            y: the value; NaN is a missing one, of which the prediction alone is returned.
+
+        Raises:
+            ValueError: for a time that is not finite or before the last one, and an infinite value. The stream is as
+                it was.
+        """
+        given, y = t, float(y)
+        t = float(t) if self.clock is None else self.clock.number(t)
+        if not math.isfinite(t):
+            raise ValueError(f"t must be a finite time, got {t}")
+        if t < self._last:
+            raise ValueError(f"times must not decrease: {given} comes after {self.last_time}")
+        if math.isinf(y):
+            raise ValueError(f"y must be a number, or NaN for a missing value, got {y}")
+        return self._update(t, y)
+
+    def _update(self, t: float, y: float) -> StreamResult:
+        self._gap[0], self._now[0], self._last = t - self._last, t, t
+        self._count += not math.isnan(y)
+        self._step(y - self._mean, math.log(_FALSE_ALARM * (self._count + 1.0)), *self._arguments)
+        expected, lower, upper, probability, shift = self._answer.tolist()
+        mean = self._mean
+        bad = probability > FLAGGED
+        return StreamResult(mean + expected, mean + lower, mean + upper, probability, bad, shift > 0.0)
+
+    @property
+    def last_time(self) -> Any:
+        """The time of the last value."""
+        return self._last if self.clock is None else self.clock.times(np.array([self._last]))[0]
+
+    def update_many(self, times: Any, values: ArrayLike) -> StreamResults:
+        """:meth:`update` for several values in their order; all are checked before the first one is taken in."""
+        t = np.asarray(times, dtype=np.float64) if self.clock is None else self.clock.numbers(times)
+        y = np.asarray(values, dtype=np.float64)
+        if t.ndim != 1 or t.shape != y.shape:
+            raise ValueError(f"times and values must be of one length, got shapes {t.shape} and {y.shape}")
+        if not np.isfinite(t).all() or (len(t) and (np.diff(t, prepend=self._last) < 0).any()):
+            raise ValueError(f"times must be finite and must not decrease, from {self.last_time} on")
+        if np.isinf(y).any():
+            raise ValueError("values must be numbers, or NaN where they are missing")
+        results = [self._update(*pair) for pair in zip(t.tolist(), y.tolist(), strict=True)]
+        columns = zip(*results, strict=True) if results else ([] for _ in StreamResult._fields)
+        kinds = (float, float, float, float, bool, bool)
+        return StreamResults(*(np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)))
+
+    def copy(self) -> Stream:
+        """An independent stream in the same state, to look ahead with."""
+        other = copy.copy(self)
+        for name in _STATE:
+            setattr(other, name, getattr(self, name).copy())
+        other._prepare()
+        return other
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the stream to one file, atomically. :meth:`load` restores it to the bit."""
+        numbers = {name: getattr(self, name) for name in (*_STATE, *_FIXED)}
+        numbers["_scalars"] = np.array([self._mean, self._last, float(self._count), self.coverage])
+        description = {
+            "kind": "Stream",
+            "blocks": list(self._blocks),
+            "clock": None if self.clock is None else dataclasses.asdict(self.clock),
+            "law": {"shares": list(self.law.shares), "outlier_share": self.law.outlier_share, "width": self.law.width},
+        }
+        write_archive(path, description, {key: torch.from_numpy(np.array(value)) for key, value in numbers.items()})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Stream:
+        """Read a stream that :meth:`save` wrote.
+
+        Raises:
+            SavedModelError: for a file that is missing, damaged or holds something else.
+        """
+        description, tensors = read_archive(path)
+        if description.get("kind") != "Stream":
+            raise SavedModelError(f"{os.fspath(path)!r} holds a {description.get('kind')!r}, not a Stream")
+        try:
+            stream = cls.__new__(cls)
+            for name in (*_STATE, *_FIXED):
+                setattr(stream, name, tensors[name].numpy().copy())
+            stream._mean, stream._last, count, stream.coverage = tensors["_scalars"].tolist()
+            stream._count, stream._blocks = int(count), tuple(int(block) for block in description["blocks"])
+            law, clock = description["law"], description["clock"]
+            stream.clock = None if clock is None else Clock(**clock)
+            stream.law = NoiseLaw(tuple(law["shares"]), float(law["outlier_share"]), float(law["width"]))
+            D = sum(stream._blocks)
+            if stream._m.shape != (2, D) or stream._P.shape != (2, D, D) or stream._h.shape != (D,):
+                raise SavedModelError("its parts do not fit together")
+            stream._prepare()
+        except SavedModelError as error:
+            raise SavedModelError(f"{os.fspath(path)!r}: {error}") from error
+        except Exception as error:
+            raise SavedModelError(f"{os.fspath(path)!r} makes no sense: {error or type(error).__name__}") from error
+        return stream
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("_step", "_gap", "_now", "_answer", "_arguments")
+        return {key: value for key, value in self.__dict__.items() if key not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+
+# What a stream changes, and the arrays that it does not.
+_STATE = ("_m", "_P", "_sum")
+_FIXED = ("_ends", "_kinds", "_coefficients", "_thetas", "_h", "_law")
