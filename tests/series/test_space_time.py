@@ -282,6 +282,8 @@ def test_cells_arranges_rows_like_the_observations() -> None:
     _, _, Y = field()
     model = build()
     torch.testing.assert_close(model.cells(model.train_y), Y, equal_nan=True, rtol=0.0, atol=0.0)
+    flags = model.cells(model.train_y > 1.0)
+    torch.testing.assert_close(flags, (Y > 1.0).double().where(model.observed, torch.nan), equal_nan=True)
     with pytest.raises(ValueError, match="one for each observed cell"):
         model.cells(Y)
 

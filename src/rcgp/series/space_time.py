@@ -139,7 +139,8 @@ class SpaceTimeRCGP(MarkovRCGP):
         return self.kernel.kernels[1]
 
     def cells(self, values: Tensor) -> Tensor:
-        """One value for each training row, ``N``, as ``T x s`` like Y: NaN where a cell is missing."""
+        """One value for each training row, ``n``, as ``T x s`` numbers like Y: NaN where a cell is missing."""
+        values = as_real_tensor(values, "values")
         if values.shape != (count := (int(self.observed.sum()),)):
             raise ValueError(f"values must have shape {count}, one for each observed cell, got {tuple(values.shape)}")
         table = values.new_full(self.observed.shape, torch.nan)
@@ -194,7 +195,7 @@ class SpaceTimeRCGP(MarkovRCGP):
         return torch.where(alone, super().nearest_rows(), nearest)
 
     def scaled_kernel(self) -> gpytorch.kernels.Kernel:
-        """The time kernel. Lengthscales in space, as much shorter, would leave nothing to search by: sites apart."""
+        """The time kernel. Lengthscales in space, scaled down as far, would part the sites: no gradient leads back."""
         return self.time_kernel
 
     def _terms(self) -> list[Term]:
@@ -286,6 +287,6 @@ def _check_size(time_kernel: gpytorch.kernels.Kernel, sites: int, cells: int) ->
     if (size := own * sites) > _LARGEST_STATE:
         raise ValueError(
             f"a state of {sites} sites x {own} numbers, {size}, is too large: at most {_LARGEST_STATE}. An evaluation "
-            f"of {cells} cells would take about {_SECONDS * cells * size**2:.2g} s, a fit about a hundred times that. Take fewer "
-            "sites, a simpler time kernel, or SparseRCGP on the cells"
+            f"of {cells} cells would take about {_SECONDS * cells * size**2:.2g} s, a fit about a hundred times that. "
+            "Take fewer sites, a simpler time kernel, or SparseRCGP on the cells"
         )
