@@ -26,7 +26,8 @@ def temperature(hours: Array, sites: Array) -> Array:
     t = hours[:, None]
     day = 5 * np.sin(2 * np.pi * (t - 9) / 24) * (1 - 0.4 * north)
     front = 5 * np.exp(-(((t - 50) / 20 - 1.2 * east - 0.6 * north) ** 2))
-    return 12 - 4 * north + day + front
+    total: Array = 12 - 4 * north + day + front
+    return total
 
 
 random = np.random.default_rng(1)

@@ -17,7 +17,7 @@ from typing import Any
 import gpytorch
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -82,26 +82,24 @@ class SpaceTimeRCGP(MarkovRCGP):
 
     def __init__(
         self,
-        times: Tensor,
-        sites: Tensor,
-        Y: Tensor,
+        times: Tensor | ArrayLike,
+        sites: Tensor | ArrayLike,
+        Y: Tensor | ArrayLike,
         *,
         time_kernel: gpytorch.kernels.Kernel | None = None,
         space_kernel: gpytorch.kernels.Kernel | None = None,
         mean: MeanLike = "median",
         noise: float | None = None,
-        sample_weight: Tensor | None = None,
+        sample_weight: Tensor | ArrayLike | None = None,
         weight: WeightFunction | None = None,
     ) -> None:
         t, places, values = _check_field(times, sites, Y)
         observed = ~values.isnan()
         X, y = _grid(t, places)[observed], values[observed]
-        if sample_weight is not None:
-            sample_weight = as_real_tensor(sample_weight, "sample_weight")
-            if sample_weight.shape != observed.shape:
-                shapes = f"{tuple(observed.shape)}, got {tuple(sample_weight.shape)}"
-                raise ValueError(f"sample_weight must have the shape of Y, {shapes}")
-            sample_weight = sample_weight[observed]
+        precision = None if sample_weight is None else as_real_tensor(sample_weight, "sample_weight")
+        if precision is not None and precision.shape != observed.shape:
+            shapes = f"{tuple(observed.shape)}, got {tuple(precision.shape)}"
+            raise ValueError(f"sample_weight must have the shape of Y, {shapes}")
         if time_kernel is None:
             with torch.no_grad():
                 residual = y - build_mean(mean, X, y).to(X)(X)
@@ -122,7 +120,7 @@ class SpaceTimeRCGP(MarkovRCGP):
             mean=mean,
             weight=Constant() if weight is None else weight,
             noise=noise,
-            sample_weight=sample_weight,
+            sample_weight=None if precision is None else precision[observed],
         )
         self.register_buffer("sites", places, persistent=False)
         #: Which cells of Y are observed, those of ``train_X`` and ``train_y``: ``T x s``.
@@ -148,7 +146,7 @@ class SpaceTimeRCGP(MarkovRCGP):
         return table
 
     def posterior(  # type: ignore[override]
-        self, times: Tensor, sites: Tensor | None = None, observation_noise: bool = False
+        self, times: Tensor | ArrayLike, sites: Tensor | ArrayLike | None = None, observation_noise: bool = False
     ) -> FieldPosterior:
         """Posterior of f, or of new observations, at all pairs of times and sites, without gradient.
 
