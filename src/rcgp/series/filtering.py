@@ -34,6 +34,9 @@ __all__ = ["Passes", "by_data", "compiled"]
 # States up to this size are left to the compiler as they are written.
 _SMALL = 8
 
+# Precision of an observation, in units of that of its prediction, from which on an update loses more than four digits.
+_PRECISE = 1e4
+
 
 class Passes(NamedTuple):
     """The compiled functions of one layout of the state."""
@@ -133,6 +136,14 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
         if single:
             for i in range(D):
                 P[0, i] = P[i, 0] = Ph[i] / scale
+        elif scale > _PRECISE:
+            # P⁺h is Ph / D, of which little is left after the subtraction: Joseph's form, written as a correction.
+            for i in range(D):
+                error = Ph[i] / scale
+                for j in range(D):
+                    error -= P[i, j] * h[j]
+                for j in range(D):
+                    P[i, j] += error * Ph[j] * gain
         return e, p, scale
 
     @njit(cache=True, fastmath=fast)
@@ -264,18 +275,14 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                 for r in range(D):
                     lam[r] -= h[r] * gain * (b + e)
             if gradient and not single:
-                # By h: α (m − P λ) − s² (P − P Λ P) h, of the state given all rows.
+                # By h: α E[x] − s² Cov[x] h, of the state given all rows, m − P λ⁻ and P⁺ − P⁺ Λ⁺ P⁺ with P⁺h = Ph / D.
                 alpha = w[i] * (z[i] - mean[i]) / (1.0 + w[i] * variance[i])
                 for r in range(D):
-                    t[r] = 0.0
-                    for c in range(D):
-                        t[r] += Lam[r, c] * Ph[c]
-                for r in range(D):
-                    state, covariance = m[r], Ph[r]
+                    state, covariance = m[r], Ph[r] * (1.0 + gain * a)
                     for c in range(D):
                         state -= P[r, c] * lam[c]
-                        covariance -= P[r, c] * t[c]
-                    grad_H[place[i], r] += alpha * state - w[i] * covariance
+                        covariance -= P[r, c] * u[c]
+                    grad_H[place[i], r] += alpha * state - gain * covariance
             g = which[i]
             if g < 0:
                 continue
