@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 
 __all__ = ["Passes", "by_data", "compiled"]
 
@@ -78,7 +79,7 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
     flats = np.concatenate([[0], np.cumsum(sizes**2)[:-1]]).astype(np.int64)
 
-    @njit(cache=True, inline="always")
+    @register_jitable(inline="always")
     def predict(A, Q, m, P, new_m, new_P, AP):
         """m, P ↦ A m, A P Aᵀ + Q."""
         for b in range(N):
@@ -107,7 +108,7 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                 for j in range(d):
                     new_P[s + i, s + j] += Q[o + i * d + j]
 
-    @njit(cache=True, inline="always")
+    @register_jitable(inline="always")
     def observe(h, z, w, m, P, Ph):
         """Update m and P by an observation of squared precision w; return e, p and D."""
         p = 0.0

@@ -26,7 +26,7 @@ from rcgp.series.transitions import COSINE, DIMENSIONS, LINEAR, MATERN
 
 __all__ = ["HARMONICS", "Layout", "Term", "groups_of", "harmonic_error", "layout_of", "on_columns", "terms_of"]
 
-#: Harmonics of a periodic kernel. The error of the kernel is below 1e-8 for ℓ ≥ 1, 4e-4 for ℓ = 0.3, 7 % for ℓ = 0.1.
+#: Harmonics of a periodic kernel. The error of the kernel is below 1e-7 for ℓ ≥ 1, 4e-4 for ℓ = 0.3, 7 % for ℓ = 0.1.
 HARMONICS = 7
 
 
@@ -66,6 +66,11 @@ class Layout:
             math.prod(int(DIMENSIONS[kind]) for kind in self.kinds[start:end])
             for start, end in zip(starts, self.ends, strict=True)
         )
+
+    @property
+    def has_trend(self) -> bool:
+        """Whether variances grow with the distance from time zero."""
+        return LINEAR in self.kinds
 
     @property
     def depends_on_time(self) -> bool:

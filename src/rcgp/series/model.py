@@ -25,7 +25,6 @@ from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_finite, check_sample_weight
-from rcgp.series.clock import Clock
 from rcgp.series.kernels import HARMONICS, Term, groups_of, terms_of
 from rcgp.series.solver import Axis, StateSpace, evidence
 from rcgp.series.stream import Stream
@@ -190,7 +189,7 @@ class StateSpaceRCGP(MarkovRCGP):
             raise ValueError(f"harmonics must be a whole number, at least 1, got {harmonics!r}")
         precision = None if sample_weight is None else check_sample_weight(sample_weight, t)
         observed = ~values.isnan()
-        check_finite(values[observed], "y")
+        check_finite(torch.where(observed, values, torch.zeros_like(values)), "y")
         if not bool(observed.any()):
             raise ValueError(f"y has no observation: all {len(values)} values are missing")
         t, values = t[observed], values[observed]
@@ -255,9 +254,9 @@ class StateSpaceRCGP(MarkovRCGP):
                 for mean, variance in self.process().components(x.double().squeeze(-1).numpy())
             ]
 
-    def stream(self, coverage: float = 0.95, clock: Clock | None = None) -> Stream:
+    def stream(self, coverage: float = 0.95) -> Stream:
         """The filter after the last training row, to be fed with new values: see :class:`rcgp.series.Stream`."""
-        return Stream(self, coverage, clock)
+        return Stream(self, coverage)
 
     def process(self) -> SeriesProcess:
         """The posterior process at the current hyperparameters."""
@@ -375,10 +374,19 @@ class Merged:
         self.w = np.concatenate([w, np.zeros(len(times))])[self.order]
 
     def run(self, z: Array) -> tuple[Array, Array]:
-        """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q)."""
+        """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q).
+
+        A trend far from time zero has a variance so large that the filter loses digits of the variance of rows before
+        the first observation. They are taken from the series in reverse, where they come last: k(−t, −t') = k(t, t').
+        """
         targets = np.zeros(len(self.order))
         targets[: self.own] = z
         found = self.space.moments(self.axis, targets[self.order], self.w)
+        first = int(np.argmax(self.w > 0.0))
+        if first and self.space.layout.has_trend:
+            axis = Axis(-self.axis.times[::-1], self.axis.place[::-1])
+            reverse = self.space.moments(axis, targets[self.order][::-1].copy(), self.w[::-1].copy())
+            found.mean[:first], found.variance[:first] = reverse.mean[::-1][:first], reverse.variance[::-1][:first]
         mean, variance = np.empty_like(targets), np.empty_like(targets)
         mean[self.order], variance[self.order] = found.mean, found.variance
         return mean[self.own :], variance[self.own :]

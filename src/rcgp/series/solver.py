@@ -179,11 +179,13 @@ class StateSpace:
                 self._contract(stretch, Q, d_A, d_Q, d_coefficients, d_thetas)
         if gradient:
             unit = self.prior(float(axis.times[0]), np.ones_like(self.coefficients))
-            d_P = 0.5 * (np.outer(lam, lam) - Lam) * unit
-            starts = np.cumsum((0, *self.blocks))
-            for b in range(len(self.blocks)):
-                own_block = slice(starts[b], starts[b + 1])
-                d_coefficients[b % len(self.layout.blocks)] += d_P[own_block, own_block].sum()
+            # Observations of 1e300: the search sees that the gradient is not finite.
+            with np.errstate(over="ignore", invalid="ignore"):
+                d_P = 0.5 * (np.outer(lam, lam) - Lam) * unit
+                starts = np.cumsum((0, *self.blocks))
+                for b in range(len(self.blocks)):
+                    own_block = slice(starts[b], starts[b + 1])
+                    d_coefficients[b % len(self.layout.blocks)] += d_P[own_block, own_block].sum()
         return Moments(value, mean, variance, d_coefficients, d_thetas, d_H)
 
     def draw(self, axis: Axis, random: np.random.Generator) -> Array:

@@ -134,7 +134,7 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
     def step(
         e, threshold, ends, kinds, coefficients, thetas, gap, now, A, Q, h, law, m, P, total, new_m, new_P, answer
     ):
-        """Predict, answer, judge, take in; the second filter where there is one, or reason for one."""
+        """Predict, answer, judge, take in; so does the second filter, where there is one or reason for one."""
         room = np.empty((D, D))
         if gap[0] > 0.0:
             transitions.fill(ends, kinds, coefficients, thetas, gap, now, A[:, :-1], Q[:, :-1])
@@ -152,15 +152,21 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
         answer[3], answer[4] = math.nan, 0.0
         if math.isnan(e):
             return
-        if total[0] <= 0.0:  # the level may have jumped just now
-            m[1], P[1] = m[0], P[0]
-            P[1, D - 1, D - 1] += law[1] * law[1]
+        new_m[0], new_P[0] = m[0], P[0]
         first, probability = take(e, h, law, m[0], P[0], room[0])
         answer[3] = probability
         if total[0] <= 0.0 and probability <= FLAGGED:
             return  # as expected: nothing to be explained by a jump
-        second, _ = take(e, h, law, m[1], P[1], room[0])
-        total[0] = max(0.0, total[0] + second - first)
+        explained = False
+        if total[0] > 0.0:
+            second, bad = take(e, h, law, m[1], P[1], room[0])
+            total[0] = max(0.0, total[0] + second - first)
+            explained = bad <= FLAGGED or probability <= FLAGGED
+        if not explained:  # by neither filter: the level may have jumped just now
+            m[1], P[1] = new_m[0], new_P[0]
+            P[1, D - 1, D - 1] += law[1] * law[1]
+            second, bad = take(e, h, law, m[1], P[1], room[0])
+            total[0] = max(0.0, second - first)
         if total[0] > threshold:
             m[0], P[0] = m[1], P[1]
             total[0] = 0.0
