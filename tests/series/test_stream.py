@@ -56,7 +56,7 @@ def test_the_interval_is_that_of_the_noise_law(law, v):
 def test_the_first_value_is_predicted_as_the_model_predicts_it(model):
     for gap in (0.0, 0.3, 7.0):
         t = float(model.train_X.max()) + gap
-        posterior, found = model.posterior(torch.tensor([t]).double()), model.stream().update(t, 0.2)
+        posterior, found = model.posterior(torch.tensor([t], dtype=torch.float64)), model.stream().update(t, 0.2)
         half = model.noise_law.quantile(torch.tensor(0.975).double(), posterior.variance, model.noise.detach())
         assert found.expected == pytest.approx(float(posterior.mean), abs=1e-9)
         assert found.upper - found.expected == pytest.approx(float(half), rel=1e-6)
@@ -65,8 +65,8 @@ def test_the_first_value_is_predicted_as_the_model_predicts_it(model):
 def test_values_are_taken_in_as_pseudo_data(model):
     """After one value the stream predicts as a model does that has the value as one more row of that weight."""
     stream, last = model.stream(), float(model.train_X.max())
-    law = law_numbers(stream.law, float(model.noise), 0.95)
-    posterior = model.posterior(torch.tensor([last + 0.2]).double())
+    law = law_numbers(stream.law, model.noise.item(), 0.95)
+    posterior = model.posterior(torch.tensor([last + 0.2], dtype=torch.float64))
     mean, e = float(model.mean(model.train_X[:1])), 0.4
     density, probability, precision, slope = judge(
         e - mean, float(posterior.mean) - mean, float(posterior.variance), law
@@ -75,7 +75,7 @@ def test_values_are_taken_in_as_pseudo_data(model):
     found = stream.update(last + 0.2, e)
     assert found.probability == pytest.approx(probability, abs=1e-9)
     process = model.process()
-    noise = float(model.noise)
+    noise = model.noise.item()
     from rcgp.series.model import SeriesProcess
 
     z = np.append(process.z, e - mean - noise * slope)
@@ -83,7 +83,7 @@ def test_values_are_taken_in_as_pseudo_data(model):
     longer = SeriesProcess(
         process.prior_mean, process.kernel, process.harmonics, np.append(process.times, last + 0.2), z, w
     )
-    ahead = torch.tensor([[last + 0.5]]).double()
+    ahead = torch.tensor([[last + 0.5]], dtype=torch.float64)
     assert stream.update(last + 0.5, math.nan).expected == pytest.approx(float(longer.mean(ahead)), abs=1e-9)
 
 
@@ -111,7 +111,7 @@ def test_intervals_cover_and_bad_values_are_found():
     assert not found.shift.any()
 
 
-@pytest.mark.parametrize("size", [-4.0, 3.0, 50.0])
+@pytest.mark.parametrize("size", [-4.0, 3.0, 50.0, 1e9])
 def test_a_level_shift_is_followed_within_ten_values_and_kept(model, size):
     last = float(model.train_X.max())
     t = last + 0.1 * np.arange(1, 201)
@@ -123,6 +123,16 @@ def test_a_level_shift_is_followed_within_ten_values_and_kept(model, size):
     assert not found.outlier[when:].any()
     inside = (y >= found.lower) & (y <= found.upper)
     assert inside[91:].mean() > 0.9
+
+
+def test_a_single_value_is_no_level_shift_however_far_it_is(model):
+    last = float(model.train_X.max())
+    for size in (10.0, 1e6, 1e99, 1e300):
+        stream = model.stream()
+        assert stream.update(last + 0.1, size).outlier
+        found = stream.update_many(last + 0.2 + 0.1 * np.arange(5), np.sin((last + 0.2 + 0.1 * np.arange(5)) / 2.0))
+        assert not found.shift.any()
+        assert not found.outlier.any()
 
 
 def test_an_error_before_a_level_shift_does_not_hide_it(model):

@@ -31,6 +31,9 @@ _NEWTON = 60
 # What is left of the density of outliers at least, and the squared weight below which a value is left out.
 _SMALLEST, _DELETED = 1e-12, 1e-200
 
+# Size of a jump whose square is an ordinary number.
+_FARTHEST = 1e100
+
 
 def law_numbers(law: NoiseLaw, noise: float, coverage: float) -> NDArray[np.float64]:
     """A law as a compiled step reads it: σ², b, log Z, the upper quantile's probability, log shares, shares."""
@@ -163,11 +166,15 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
             second, bad = take(e, h, law, m[1], P[1], room[0])
             total[0] = max(0.0, total[0] + second - first)
             explained = bad <= FLAGGED or probability <= FLAGGED
-        if not explained:  # by neither filter: the level may have jumped just now
-            m[1], P[1] = new_m[0], new_P[0]
-            P[1, D - 1, D - 1] += law[1] * law[1]
-            second, bad = take(e, h, law, m[1], P[1], room[0])
-            total[0] = max(0.0, second - first)
+        if not explained:  # by neither filter: the level may have jumped just now, which has a Cauchy density
+            jump = e - f
+            total[0] = 0.0
+            if abs(jump) < _FARTHEST:
+                m[1], P[1] = new_m[0], new_P[0]
+                P[1, D - 1, D - 1] += law[1] * law[1] + jump * jump  # what the density's scales are, given the jump
+                take(e, h, law, m[1], P[1], room[0])
+                density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, jump / law[1]))
+                total[0] = max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
         if total[0] > threshold:
             m[0], P[0] = m[1], P[1]
             total[0] = 0.0

@@ -5,7 +5,7 @@ responsibilities (:mod:`rcgp.weights.noise_law`) give the probability that it is
 value becomes pseudo-data as in the fit. An outlier moves nothing.
 
 **Level shifts.** Values that are wrong in the same way look like a new level. Beside the filter a second one is kept in
-which the level has just jumped by δ ~ N(0, b²), b the half-width of the density of outliers. With p₀ and p₁ the law's
+which the level has jumped by δ, of a Cauchy density of half-width b, that of outliers. With p₀ and p₁ the law's
 densities of a value under the two,
 
     L ← max(0, L + log p₁ − log p₀),
