@@ -112,7 +112,7 @@ def _compiled_filter(blocks: tuple[int, ...], single: bool) -> Callable[..., Any
     predict, observe = passes.predict, passes.observe
     D = sum(blocks)
 
-    @njit  # not cached: with other functions in its closure each process would add a copy and read none
+    @njit(cache=True)
     def run(A, Q, which, h, residual, noise, m, P, centre, scale):
         """Rows of one stretch of time, from the state (m, P) after the row before it, which is changed in place."""
         new_m, new_P, AP, Ph = np.empty(D), np.empty((D, D)), np.empty((D, D)), np.empty(D)
