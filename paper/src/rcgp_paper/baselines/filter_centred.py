@@ -27,6 +27,7 @@ from rcgp.models.exact import TrainingTerms
 from rcgp.models.means import MeanLike
 from rcgp.series import StateSpaceRCGP
 from rcgp.series.filtering import compiled
+from rcgp.series.solver import StateSpace
 from rcgp.training import FitReport, fit
 from rcgp.training.search import Progress
 
@@ -90,7 +91,7 @@ class FilterCentredGP(StateSpaceRCGP):
     def _predictions(self, residual: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Each row's prediction f by the filter, relative to the prior mean, and c: each ``n``."""
         order, axis = self._axis()
-        space = self._space()
+        space = StateSpace(self._terms())
         run = _compiled_filter(space.blocks, len(space.blocks) == 1)
         e = residual[order].double().numpy()
         centre, scale = np.empty_like(e), np.empty_like(e)
