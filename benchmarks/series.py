@@ -157,7 +157,7 @@ def rolling_median(y: Array, width: int = 21, threshold: float = 3.0) -> tuple[A
 def _fit(t: Array, y: Array, weight: str) -> RCGPSeries:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return RCGPSeries(weight=weight).fit(t, y)
+        return RCGPSeries(weight=weight, stuck=True).fit(t, y)
 
 
 def _precision_recall(flags: NDArray[np.bool_], bad: NDArray[np.bool_]) -> tuple[float, float]:

@@ -29,7 +29,7 @@ values[24 * 34 :] += 5.0
 
 past, new = slice(0, 24 * 30), slice(24 * 30, None)
 warnings.simplefilter("ignore", NoiseLawWarning)  # it says that stuck values were found
-model = RCGPSeries(periods=["1D"]).fit(hours[past], values[past])
+model = RCGPSeries(periods=["1D"], stuck=True).fit(hours[past], values[past])
 print(model.noise_law_)
 print(
     f"{(model.outliers_ & bad[past]).sum()} of {bad[past].sum()} errors flagged, {model.outliers_.sum()} flags in all"

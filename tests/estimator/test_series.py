@@ -121,16 +121,15 @@ def test_columns_are_fitted_one_by_one():
         model.components(t)
 
 
-def test_stuck_values_are_flagged_with_a_doubt_unless_switched_off():
+def test_stuck_values_raise_a_doubt_and_are_flagged_if_asked_for():
     t, y = make_numbers(300)
     y[200:215] = y[200]
-    with pytest.warns(NoiseLawWarning, match="14 values repeat the one before"):
-        model = RCGPSeries().fit(t, y)
+    with pytest.warns(NoiseLawWarning, match="14 values repeat the one before .* they are taken for errors"):
+        model = RCGPSeries(stuck=True).fit(t, y)
     np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [30, *range(201, 215)])
     assert (model.weights_[201:215] == 0.0).all()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoiseLawWarning)
-        assert not RCGPSeries(stuck=False).fit(t, y).outliers_[201:215].any()
+    with pytest.warns(NoiseLawWarning, match="stuck=True"):
+        assert not RCGPSeries().fit(t, y).outliers_[201:215].any()
 
 
 def test_a_constant_weight_is_the_ordinary_gp():

@@ -155,7 +155,7 @@ def test_a_model_of_clean_values_still_flags_outliers():
 
 def test_stuck_values_of_a_stream_are_flagged():
     t, y = make_series(400)
-    stream = RCGPSeries(max_iter=30).fit(t[:300], y[:300]).stream()
+    stream = RCGPSeries(stuck=True).fit(t[:300], y[:300]).stream()
     values = y[300:].copy()
     values[20:40] = values[20]
     found = stream.update_many(t[300:], values)

@@ -84,9 +84,10 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         Prior mean, as for :class:`rcgp.RCGPRegressor`.
     weight : {"learned", "constant"}, default="learned"
         ``"learned"`` follows the noise law; ``"constant"`` is the ordinary GP.
-    stuck : bool, default=True
-        Recognise stuck values: runs of equal ones that neither chance nor rounding explains
-        (:mod:`rcgp.series.stuck`). All but the first of a run are flagged and take no part.
+    stuck : bool, default=False
+        Whether runs of equal values that neither chance nor rounding explains (:mod:`rcgp.series.stuck`) are errors of
+        the sensor. ``True`` flags all but the first of a run, and they take no part. ``False`` reports them as a doubt:
+        a market that is closed repeats its last price, too.
     harmonics : int, default=4
         Number of harmonics of a seasonal pattern: how much detail it has. The cost of a season grows with it.
     n_restarts : int, default=0
@@ -138,7 +139,7 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         periods: Sequence[Any] = (),
         mean: Any = "median",
         weight: str = "learned",
-        stuck: bool = True,
+        stuck: bool = False,
         harmonics: int = 4,
         n_restarts: int = 0,
         max_iter: int = 1000,
@@ -339,22 +340,22 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
             raise ValueError("periods are for the default kernel: put a PeriodicKernel into the one you give")
 
     def _fit_column(self, clock: Clock, t: Array, y: Array, precision: Array | None, seed: int) -> Output:
-        """The model of one column; fitted once more without stuck values where there are any."""
+        """The model of one column; with ``stuck=True`` fitted once more without stuck values, where there are any."""
         values = torch.from_numpy(y.copy())
         output = self._fit_values(clock, t, values, precision, seed)
-        if not self.stuck:
-            return output
         observed = np.flatnonzero(~np.isnan(y))
         observed = observed[np.argsort(t[observed], kind="stable")]
         stuck = observed[stuck_values(y[observed], output.rows.loo_std[observed])]
         if not len(stuck):
             return output
+        doubt = f"{len(stuck)} values repeat the one before them more often than chance explains"
+        if not self.stuck:
+            return replace(output, doubts=(*output.doubts, f"{doubt}: stuck=True takes them for errors"))
         values[stuck] = torch.nan
         output = self._fit_values(clock, t, values, precision, seed)
         output.rows.weights[stuck], output.rows.outlier_probability[stuck] = 0.0, 1.0
         output.rows.outliers[stuck] = True
-        doubt = f"{len(stuck)} values repeat the one before them more often than chance explains: taken as stuck"
-        return replace(output, doubts=(*output.doubts, doubt))
+        return replace(output, doubts=(*output.doubts, f"{doubt}: they are taken for errors"))
 
     def _fit_values(self, clock: Clock, t: Array, values: Tensor, precision: Array | None, seed: int) -> Output:
         """Build and fit the model of one column, and judge its rows; NaN is a missing value."""
