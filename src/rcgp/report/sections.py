@@ -261,30 +261,49 @@ def _table(heads: Sequence[str], lines: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def _row_table(fit: Fit) -> str:
-    """The most suspicious rows first, with their features; the script of the page makes it sortable."""
-    rows, columns = fit.rows.take(listed_rows(fit.rows)), fit.columns[:_MOST_COLUMNS]
-    features = [column.values(fit.X)[listed_rows(fit.rows)] for column in columns]
-    numbers = [rows.observed, rows.expected, rows.residual, rows.score]
-    heads = ["row", "observed", "expected", "residual", "score", "weight", "outlier probability", "flagged"]
-    heads += [column.name for column in columns]
+    """The most suspicious rows first, with their features."""
+    chosen, further = listed_rows(fit.rows), []
+    for column in fit.columns[:_MOST_COLUMNS]:
+        values = column.values(fit.X)[chosen]
+        sorted_as = None if column.kind == "category" else values
+        further.append((column.name, [column.text(value) for value in values], sorted_as))
+    return row_table(fit.rows.take(chosen), further)
+
+
+def row_table(rows: Rows, further: Iterable[tuple[str, Sequence[str], Numbers | None]], before: int = 0) -> str:
+    """A table of rows; the script of the page makes it sortable.
+
+    Args:
+        rows: the rows, in order.
+        further: name, texts and, unless these are sorted as text, numbers of further columns.
+        before: how many of the further columns come directly after the row's label.
+    """
+    columns = [("row", [str(label) for label in rows.label], _numeric(rows.label))]
+    numbers = {"observed": rows.observed, "expected": rows.expected, "residual": rows.residual, "score": rows.score}
+    # Scores are sorted by size: large ones of either sign are suspicious.
+    columns += [(k, list(map(number, v)), np.abs(v) if v is rows.score else v) for k, v in numbers.items()]
+    parts = {"weight": rows.weight, "outlier probability": rows.probability}
+    columns += [(k, list(map(fraction, v)), v) for k, v in parts.items()]
+    columns.append(("flagged", ["yes" if flag else "no" for flag in rows.flagged], None))
+    added = [(name, list(texts), values) for name, texts, values in further]
+    columns = [columns[0], *added[:before], *columns[1:], *added[before:]]
     # Buttons, which keyboards reach and screen readers announce.
     head = "".join(
         f'<th scope="col" aria-sort="{"descending" if name == "outlier probability" else "none"}">'
         f'<button type="button" data-column="{i}">{for_html(name)}</button></th>'
-        for i, name in enumerate(heads)
+        for i, (name, _, _) in enumerate(columns)
     )
     body = []
-    for i, label in enumerate(rows.label):
-        numeric = isinstance(label, int | float | np.number) and not isinstance(label, bool)
-        cells = [_cell(label, label if numeric else None)]
-        # Scores are sorted by size: large ones of either sign are suspicious.
-        cells += [_cell(number(v[i]), abs(v[i]) if v is rows.score else v[i]) for v in numbers]
-        cells += [_cell(fraction(v[i]), v[i]) for v in (rows.weight, rows.probability)]
-        cells.append(_cell("yes" if rows.flagged[i] else "no"))
-        for column, values in zip(columns, features, strict=True):
-            cells.append(_cell(column.text(values[i]), None if column.kind == "category" else values[i]))
-        body.append(f"<tr{' class=flagged' if rows.flagged[i] else ''}>{''.join(cells)}</tr>")
+    for i, flagged in enumerate(rows.flagged):
+        cells = "".join(_cell(texts[i], None if values is None else values[i]) for _, texts, values in columns)
+        body.append(f"<tr{' class=flagged' if flagged else ''}>{cells}</tr>")
     return f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+
+
+def _numeric(labels: Sequence[object]) -> Any:
+    """Labels as numbers to sort by, ``None`` where one is a text; ``None`` without numbers."""
+    found = [v if isinstance(v, int | float | np.number) and not isinstance(v, bool) else None for v in labels]
+    return found if any(value is not None for value in found) else None
 
 
 def _cell(text: object, sorted_as: Any = None) -> str:

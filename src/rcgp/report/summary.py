@@ -28,6 +28,7 @@ __all__ = [
     "columns_of",
     "converged",
     "drawn_rows",
+    "half_widths",
     "listed_rows",
     "predictive_law",
     "rows_of",
@@ -244,14 +245,27 @@ def rows_of(model: BaseRegressor, X: Any, y: Numbers, label: tuple[object, ...])
             raise ValueError(
                 f"{name} of the model has shape {column.shape} but y has {y.shape}: give the rows that it was fitted to"
             )
-    law, variance = predictive_law(model), np.square(columns[1])
+    expected, std, weight, flagged, score, probability = columns
+    law, variance = predictive_law(model), np.square(std)
     # A row with a sample weight above one has less noise than a new observation at the same inputs.
     noise = np.minimum(np.asarray(model.noise_std(as_fitted(model, X))) ** 2, variance) / law.variance
-    latent = np.maximum(variance - law.variance * noise, 0.0)
-    tensors = (torch.from_numpy(np.ascontiguousarray(v, dtype=np.float64)) for v in (latent, noise))
-    half_width = law.quantile(torch.tensor(0.975, dtype=torch.float64), *tensors).numpy()
-    expected, std, weight, flagged, score, probability = columns
+    half_width = half_widths(law, np.maximum(variance - law.variance * noise, 0.0), noise)
     return Rows(label, y, expected, std, weight, flagged, score, probability, noise, half_width)
+
+
+def half_widths(law: NoiseLaw, latent: Numbers, noise: Numbers, coverage: float = 0.95) -> Numbers:
+    """Half the widths of intervals of ``n`` observations under a law.
+
+    Args:
+        law: the law.
+        latent: ``n`` variances of the function.
+        noise: ``n`` variances σ² of the narrowest scale.
+        coverage: of the intervals.
+    """
+    level = torch.tensor(0.5 + 0.5 * coverage, dtype=torch.float64)
+    tensors = (torch.from_numpy(np.ascontiguousarray(v, dtype=np.float64)) for v in (latent, noise))
+    widths: Numbers = law.quantile(level, *tensors).numpy()
+    return widths
 
 
 def scores_of(rows: Rows, flagged: Flags, noise_std: float) -> Scores:
