@@ -257,7 +257,8 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         gaps = np.diff(own)
         length = self.clock_.length(step, "step") if step is not None else float(np.median(gaps)) if len(gaps) else 1.0
         if isinstance(horizon, int | np.integer) and not isinstance(horizon, bool):
-            count = check_integer(horizon, "horizon", least=1)
+            check_integer(horizon, "horizon", least=1)
+            count = int(horizon)
         else:
             count = max(1, math.ceil(self.clock_.length(horizon, "horizon") / length - 1e-9))
         return float(own[-1]) + length * np.arange(1.0, count + 1.0)
