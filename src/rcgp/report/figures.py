@@ -24,7 +24,6 @@ __all__ = [
     "HALF_WIDTH",
     "ROBUST",
     "WEIGHT_COLOURS",
-    "WIDE_BAND",
     "Range",
     "blank_figure",
     "comparison_figure",
@@ -41,7 +40,7 @@ Range = tuple[float, float]
 ROBUST, _PLAIN, REFERENCE = "#0072B2", "#CC79A7", "#8A8F98"
 #: Full weight is a quiet grey-blue; low weights stand out.
 WEIGHT_COLOURS = ((0.0, "#D55E00"), (0.35, "#E69F00"), (0.75, "#93A5B8"), (1.0, "#6D8BAC"))
-BAND, WIDE_BAND = "rgba(0, 114, 178, 0.28)", "rgba(0, 114, 178, 0.11)"
+BAND, _WIDE_BAND = "rgba(0, 114, 178, 0.28)", "rgba(0, 114, 178, 0.11)"
 #: Half the width of a normal 95 % interval in standard deviations.
 HALF_WIDTH = 1.959964
 _BINS = 25
@@ -68,7 +67,7 @@ def curve_figure(effect: Effect, x: Numbers, rows: Rows, target: str, y_range: R
     """The fit of one feature: rows coloured by weight, robust curve with bands for f and for new observations."""
     figure = blank_figure(for_plotly(effect.column.name), for_plotly(target), y_range=y_range)
     if effect.interval is not None:
-        _add_band(figure, effect, effect.interval, WIDE_BAND, "95 % for new observations")
+        _add_band(figure, effect, effect.interval, _WIDE_BAND, "95 % for new observations")
     _add_band(figure, effect, _normal_interval(effect), BAND, "95 % for the curve")
     kept, flagged = _point_traces(_on_axis(effect.column, x), rows.observed, rows)
     figure.add_trace(kept)

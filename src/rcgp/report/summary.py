@@ -22,6 +22,7 @@ __all__ = [
     "Fit",
     "Flags",
     "Numbers",
+    "Positions",
     "Rows",
     "Scores",
     "as_fitted",
@@ -33,6 +34,7 @@ __all__ = [
     "predictive_law",
     "rows_of",
     "scores_of",
+    "skill_of",
 ]
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -206,10 +208,15 @@ class Fit:
 
     @property
     def skill(self) -> float:
-        """1 − mean error / mean error of the median of y, over rows that are not flagged; NaN if y is constant."""
-        y = self.rows.observed[~self.rows.flagged]
-        guess = _mean(np.abs(y - np.median(y))) if len(y) else 0.0
-        return 1.0 - self.scores[0].mean_error_kept / guess if guess > 0.0 else float("nan")
+        """That of the robust GP; see :func:`skill_of`."""
+        return skill_of(self.rows, self.scores[0])
+
+
+def skill_of(rows: Rows, scores: Scores) -> float:
+    """1 − mean error / mean error of the median of y, over rows that are not flagged; NaN if y is constant."""
+    y = rows.observed[~rows.flagged]
+    guess = _mean(np.abs(y - np.median(y))) if len(y) else 0.0
+    return 1.0 - scores.mean_error_kept / guess if guess > 0.0 else float("nan")
 
 
 def converged(model: BaseRegressor | None) -> bool:
