@@ -313,7 +313,9 @@ def _frame(fit: _Fit, rows: Rows) -> figures.Range | None:
     """The frame of a figure, if flagged values would squeeze all others into a line."""
     kept = [rows.observed[~rows.flagged], fit.curve.mean, *(() if fit.forecast is None else (fit.forecast.mean,))]
     inside = np.concatenate(kept)
-    return figures.frame_of(np.concatenate([inside, rows.observed]), inside)
+    span = 2.0 * np.ptp(inside)
+    near = (rows.observed >= inside.min() - span) & (rows.observed <= inside.max() + span)
+    return figures.frame_of(np.concatenate([inside, rows.observed]), np.append(inside, rows.observed[near]))
 
 
 def _beyond(rows: Rows, y_range: figures.Range | None) -> str:
