@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -162,6 +163,23 @@ def test_without_a_forecast_there_is_no_section_of_it(fitted):
     page = series_html(model, t, y, target="load", coverage=0.8)
     assert 'id="forecast"' not in page
     assert trace(figures_of(page)["fit"], "80 % band")
+
+
+def test_the_curve_ends_where_the_forecast_begins(fitted):
+    t, y, model, forecast = fitted
+    later = t.append(pd.DatetimeIndex(forecast.times[:3]))
+    page = series_html(_with_missing_end(model, 3), later, np.append(y, [np.nan] * 3), target="load", forecast=forecast)
+    figure = figures_of(page)["fit"]
+    assert max(trace(figure, "expected")["x"]) < min(trace(figure, "forecast")["x"])
+
+
+def _with_missing_end(model, count):
+    """The model as if missing values followed the series."""
+    other = copy.copy(model)
+    for name in ("loo_mean_", "loo_std_", "weights_", "outliers_", "outlier_scores_", "outlier_probability_"):
+        value = getattr(model, name)
+        setattr(other, name, np.append(value, np.zeros(count, dtype=value.dtype)))
+    return other
 
 
 def test_lengths_must_agree(fitted):

@@ -38,7 +38,7 @@ from rcgp.table import (
     suspicious_inputs,
 )
 
-__all__ = ["Fitted", "csv_format", "fit_plain", "fit_table", "predictions", "progress_bar", "quiet_fit"]
+__all__ = ["Fitted", "csv_format", "fit_plain", "fit_table", "predictions", "quiet_fit"]
 
 # Peak memory, measured in n x n matrices of float64: of the search for hyperparameters on n rows, and of an exact
 # model of n rows.
@@ -204,7 +204,7 @@ def quiet_fit(model: Any, X: Any, y: pd.Series[float], used: pd.Series[float], c
         console: for the progress.
         title: of the progress.
     """
-    with progress_bar(console, title) as report, warnings.catch_warnings():
+    with _progress(console, title) as report, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the summary reports it
         warnings.simplefilter("ignore", NoiseLawWarning)  # doubts are printed after the results
         warnings.simplefilter("ignore", IntervalWarning)  # a notice reports it
@@ -330,7 +330,7 @@ class _Report:
 
 
 @contextmanager
-def progress_bar(console: Console, title: str) -> Iterator[_Report | bool]:
+def _progress(console: Console, title: str) -> Iterator[_Report | bool]:
     """A bar that is removed at the end and pulses while the total is unknown; none without a terminal."""
     if not console.is_terminal:
         yield False

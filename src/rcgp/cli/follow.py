@@ -57,7 +57,7 @@ def judge_lines(
             answer = _judged(stream, time, value, form)
         except ValueError as error:  # a TableError is one
             answer = {"error": printable(" ".join(str(error).split())), "line": number}
-        output.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        output.write(json.dumps(answer) + "\n")
         output.flush()
 
 

@@ -78,10 +78,14 @@ class _Fit:
 
     @cached_property
     def curve(self) -> Curve:
-        """Expected value and interval at the times of all rows and at evenly spaced ones."""
-        own = np.unique(self.model.clock_.numbers(self.times))
+        """Expected value and interval at the times of all rows and at evenly spaced ones, up to the forecast."""
+        clock = self.model.clock_
+        own = np.unique(clock.numbers(self.times))
+        # Values may be missing at the end, where the forecast has begun.
+        if self.forecast is not None and clock.numbers(self.forecast.times)[-1] >= own[-1]:
+            own = own[own <= clock.numbers(self.when[-1:])]
         grid = np.union1d(own, np.linspace(own[0], own[-1], _EVEN))
-        when = pd.Index(self.model.clock_.times(grid))
+        when = pd.Index(clock.times(grid))
         mean, std = self.model.predict(when, return_std=True)
         law, noise = predictive_law(self.model), np.full(len(grid), float(self.model.noise_variance_))
         half = _half_widths(law, np.square(std), noise, self.coverage)
@@ -281,14 +285,14 @@ def _component_section(fit: _Fit) -> Section:
         if part.name == "level" and np.ptp(part.mean) <= 1e-9 * np.abs(part.mean).max():
             words = f" The level is {number(float(part.mean[0]))} throughout."
             continue
-        shape, title = normal_band(curve.times, part.mean, part.std), part.name
+        shape, cut = normal_band(curve.times, part.mean, part.std), ""
         length = clock.length(periods[part.name], "period") if part.name in periods else np.inf
         if grid[-1] - grid[0] > _MOST_CYCLES * length:
             when = clock.times(grid[-1] - _LAST_CYCLES * length * np.linspace(1.0, 0.0, _EVEN + 1))
             last = fit.model.components(when)[i]
-            shape, title = normal_band(pd.Index(when), last.mean, last.std), f"{part.name}: last four cycles"
-        figure = component_figure(shape, title, fit.target)
-        panels.append(Panel(f"component-{i}", figure, f"Component {title}", size="strip"))
+            shape, cut = normal_band(pd.Index(when), last.mean, last.std), ", last four cycles"
+        figure = component_figure(shape, part.name, cut, fit.target)
+        panels.append(Panel(f"component-{i}", figure, f"Component {part.name}{cut}", size="strip"))
     words = f"The expected value is the sum of these parts, each with its 95 % band and on its own scale.{words}"
     table = facts_table(["component", "lowest", "highest"], lines)
     return Section("components", "Components", words, tuple(panels), table)

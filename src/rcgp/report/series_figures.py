@@ -143,12 +143,12 @@ def series_figure(
     return figure
 
 
-def component_figure(curve: Curve, name: str, target: str) -> go.Figure:
-    """A component with its 95 % band; ``curve.lower`` and ``curve.upper`` are its ends."""
+def component_figure(curve: Curve, name: str, cut: str, target: str) -> go.Figure:
+    """A component with its band; ``cut`` says in the title which part of it is drawn."""
     figure = blank_figure("", for_plotly(target))
     _add_band(figure, curve, BAND)
     _add_line(figure, curve, name, {"color": ROBUST, "width": 1.8})
-    title = {"text": for_plotly(name), "x": 0, "xref": "paper", "y": 1, "yanchor": "top", "font": {"size": 14}}
+    title = {"text": for_plotly(name) + cut, "x": 0, "xref": "paper", "y": 1, "yanchor": "top", "font": {"size": 14}}
     figure.update_yaxes(nticks=5)
     return figure.update_layout(showlegend=False, title=title, margin_t=26)
 
