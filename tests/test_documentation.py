@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import re
 import runpy
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pytest
 
 import rcgp
@@ -122,6 +124,25 @@ def test_the_plan_names_every_room_and_only_files_that_exist():
     known = [path.as_posix() for path in ROOT.rglob("*.py") if ".venv" not in path.parts]
     assert named
     assert not [name for name in named if not any(path.endswith(f"/{name}") for path in known)]
+
+
+def test_the_table_of_the_flash_crash_is_that_of_its_record():
+    lines = (ROOT / "results" / "figure_flash_crash.jsonl").read_text(encoding="utf-8").splitlines()
+    values = [record["values"] for record in map(json.loads, lines) if "series" in record["config"]][-1]
+    minute = np.array(values["minute"])
+    crash = (minute >= 1440 + 788) & (minute <= 1440 + 791)
+    around = np.abs(minute - 1440 - 790) <= 10
+    (table,) = (t for t in tables_of("docs/reproduction.md") if "weights 13:08 to 13:11" in t[0])
+    methods = {"GP": "gp", "RCGP as published": "rcgp", "ST-RCGP's rule": "st_rcgp", "RCGP, learned law": "learned"}
+    assert [line[""] for line in table] == list(methods)
+    for line in table:
+        weight, mean = (np.array(values[methods[line[""]]][key]) for key in ("weight", "mean"))
+        shown = [float(number) for number in line["weights 13:08 to 13:11"].split(",")]
+        assert shown == weight[crash].round(2).tolist()
+        assert float(line["median of all weights"]) == np.median(weight).round(2)
+        assert int(line["other minutes with a weight below ½"]) == (weight[~crash] < 0.5).sum()
+        assert float(line["f falls, from 14697, by"]) == (14697.4 - mean[around].min()).round()
+    assert minute[values["flagged"]].tolist() == minute[crash].tolist()
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/command_line.md"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rcgp.estimator import RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
     from rcgp.estimator.series import RCGPSeries
     from rcgp.models import RCGP, SparseRCGP, posterior_influence
-    from rcgp.series import StateSpaceRCGP
+    from rcgp.series import SpaceTimeRCGP, StateSpaceRCGP
     from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
     from rcgp.weights import NoiseLaw
 
@@ -33,6 +33,7 @@ __all__ = [
     "RCGPSeries",
     "RobustReport",
     "SavedModelError",
+    "SpaceTimeRCGP",
     "SparseRCGP",
     "SparseRCGPRegressor",
     "StateSpaceRCGP",
@@ -50,7 +51,7 @@ _ROOMS = {
     "estimator": ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
     "estimator.series": ("RCGPSeries",),
     "models": ("RCGP", "SparseRCGP", "posterior_influence"),
-    "series": ("StateSpaceRCGP",),
+    "series": ("SpaceTimeRCGP", "StateSpaceRCGP"),
     "training": ("FitError", "FitReport", "RobustReport", "fit", "fit_robust"),
     "weights": ("NoiseLaw",),
 }

@@ -241,13 +241,46 @@ def test_rows_without_a_time_are_dropped_on_demand(tmp_path):
     assert "1 of 72 rows left out: they have no time" in series.notices
 
 
-def test_the_model_is_saved(folder, tmp_path, one_fit, monkeypatch, capsys):
-    saved = []
-    monkeypatch.setattr(command.RCGPSeries, "save", lambda model, path: saved.append(path))
-    arguments = ("--time", "when", "--target", "load", "--model", tmp_path / "m.rcgp")
-    assert rcgp_command("series", folder / "s.csv", *arguments) == 0
-    assert saved == [tmp_path / "m.rcgp"]
+def test_the_model_is_saved_and_a_stream_starts_from_it(folder, tmp_path, one_fit, monkeypatch, capsys):
+    path = tmp_path / "m.rcgp"
+    assert rcgp_command("series", folder / "s.csv", "--time", "when", "--target", "load", "--model", path) == 0
     assert "model saved in" in capsys.readouterr().err
+    np.testing.assert_array_equal(rcgp.load(path).predict(one_fit.times), one_fit.model.predict(one_fit.times))
+    answers = []
+    for arguments in ((folder / "s.csv", "--time", "when", "--target", "load"), ("--model", path)):
+        with_input(monkeypatch, b"2024-03-04T00:00Z,11.2\n2024-03-04T01:00Z,40\n")
+        assert rcgp_command("series", "--follow", *arguments) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+    assert answers[0].count('"outlier"') == 2
+
+
+def test_a_stream_starts_from_a_saved_series_only(houses, tmp_path, capsys):
+    path = tmp_path / "houses.rcgp"
+    rcgp_command("fit", houses, "--target", "price", "--model", path)
+    capsys.readouterr()
+    assert rcgp_command("series", "--follow", "--model", path) == 2
+    assert_one_sentence(capsys, "holds a RCGPRegressor, not a series")
+    assert rcgp_command("series", "--follow", "--model", tmp_path / "none.rcgp") == 2
+    assert_one_sentence(capsys, "none.rcgp")
+    assert rcgp_command("series", "--follow") == 2
+    assert_one_sentence(capsys, "DATA.*is missing")
+
+
+def with_input(monkeypatch, content):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_stuck_values_are_flagged_and_reported(tmp_path, capsys):
+    random = np.random.default_rng(2)
+    y = np.sin(np.arange(60) / 5.0) + 0.1 * random.standard_normal(60)
+    y[20:32] = y[20]
+    pd.DataFrame({"t": np.arange(60), "y": y}).to_csv(tmp_path / "s.csv", index=False)
+    assert rcgp_command("series", tmp_path / "s.csv", "--time", "t", "--target", "y", "--json") == 0
+    out, err = capsys.readouterr()
+    content = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert {row["row"] for row in content["rows"] if row["outlier"]} >= set(range(22, 33))
+    assert "taken as stuck" in err
 
 
 ROWS = b"""when,load
@@ -325,28 +358,12 @@ def test_following_judges_good_rows_and_goes_on_after_bad_ones(fitted):
         assert (line["expected"], line["lower"], line["upper"]) == tuple(expected[:3])
 
 
-def with_input(monkeypatch, content):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(content if hasattr(content, "read") else io.BytesIO(content)))
-
-
 def test_follow_writes_json_lines_only(folder, one_fit, monkeypatch, capsys):
     with_input(monkeypatch, ROWS)
     assert rcgp_command("series", folder / "s.csv", "--time", "when", "--target", "load", "--follow") == 0
     out, err = capsys.readouterr()
     assert len([json.loads(line) for line in out.splitlines()]) == len(ERRORS) + 5
     assert "noise law" in err
-
-
-def test_follow_starts_from_a_saved_model(fitted, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(rcgp, "load", lambda path: fitted.model, raising=False)
-    with_input(monkeypatch, b"2024-03-04T00:00Z,11.2\n")
-    assert rcgp_command("series", "--follow", "--model", tmp_path / "m.rcgp") == 0
-    assert json.loads(capsys.readouterr().out)["value"] == 11.2
-    monkeypatch.setattr(rcgp, "load", lambda path: rcgp.RCGPRegressor(), raising=False)
-    assert rcgp_command("series", "--follow", "--model", tmp_path / "m.rcgp") == 2
-    assert_one_sentence(capsys, "holds a RCGPRegressor, not a series")
-    assert rcgp_command("series", "--follow") == 2
-    assert_one_sentence(capsys, "DATA.*is missing")
 
 
 def test_an_interrupt_ends_the_stream_cleanly(folder, one_fit, monkeypatch, capsys):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import rcgp_paper.reproduce as commands
 from rcgp.cli import run
-from rcgp_paper.experiments import EXPERIMENTS, Failure, Record, RecordFile
+from rcgp_paper.experiments import EXPERIMENTS, Failure, Options, Record, RecordFile
 from rcgp_paper.experiments.tables import TABLE_1, TABLE_C_LOO
 
 
@@ -277,7 +277,10 @@ def test_data_that_are_missing_are_named_and_nothing_is_recorded(tmp_path, no_da
     folder = str(tmp_path / "data")
     assert capsys.readouterr().err.splitlines() == [
         f"missing data: data set 'flash_crash' was not found: put djia_20130423_open_2min.csv into {folder!r}",
+        "missing data: data set 'flash_crash_two_days' was not found: "
+        f"put djia_20130422_23_close_1min.csv into {folder!r}",
         "not run: figure_flash_crash, 1 run, for want of flash_crash",
+        "not run: figure_flash_crash, 1 run, for want of flash_crash_two_days",
         INCOMPLETE,
     ]
     assert not (tmp_path / "out" / "figure_flash_crash.jsonl").exists()
@@ -325,7 +328,8 @@ def test_missing_data_are_reported_once_and_other_data_run(protocol, tmp_path, n
 
 def test_data_of_recorded_runs_are_not_missed(tmp_path, no_data, capsys):
     values = {"price": [1.0, 2.0]}  # cannot be drawn, but is a record
-    RecordFile(tmp_path / "figure_flash_crash.jsonl").append(Record("figure_flash_crash", {"index": 0}, values))
+    for config in EXPERIMENTS["figure_flash_crash"].configs(Options()):
+        RecordFile(tmp_path / "figure_flash_crash.jsonl").append(Record("figure_flash_crash", config, values))
     assert run(["reproduce", "figure_flash_crash", "--output", str(tmp_path)]) == 0
     assert "missing data" not in capsys.readouterr().err
 

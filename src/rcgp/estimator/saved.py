@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from importlib import import_module
 from numbers import Integral
 from typing import Any
 
@@ -15,24 +16,26 @@ import sklearn.gaussian_process.kernels as sk
 from torch import Tensor, nn
 
 from rcgp.estimator.kernels import known_kernels
-from rcgp.estimator.regressor import RCGPRegressor
 from rcgp.estimator.saved_models import (
     collect,
     describe_exact,
+    describe_series,
     describe_sparse,
     rebuild_exact,
+    rebuild_series,
     rebuild_sparse,
     under,
 )
-from rcgp.estimator.sparse import SparseRCGPRegressor
 from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_archive
 
 __all__ = ["load", "load_with_table", "save"]
 
-# Class, and functions that describe and rebuild the fitted model, for each kind of estimator.
-_KINDS: dict[str, tuple[Any, Any, Any]] = {
-    "RCGPRegressor": (RCGPRegressor, describe_exact, rebuild_exact),
-    "SparseRCGPRegressor": (SparseRCGPRegressor, describe_sparse, rebuild_sparse),
+# Module of the class, and functions that describe and rebuild the fitted model, for each kind of estimator. A class is
+# imported when it is needed: that of series wants numba.
+_KINDS: dict[str, tuple[str, Any, Any]] = {
+    "RCGPRegressor": ("rcgp.estimator.regressor", describe_exact, rebuild_exact),
+    "RCGPSeries": ("rcgp.estimator.series", describe_series, rebuild_series),
+    "SparseRCGPRegressor": ("rcgp.estimator.sparse", describe_sparse, rebuild_sparse),
 }
 
 
@@ -57,8 +60,8 @@ def save(estimator: Any, path: str | os.PathLike[str], table: dict[str, Any] | N
     write_archive(path, *_contents(estimator, table))
 
 
-def load(path: str | os.PathLike[str]) -> RCGPRegressor | SparseRCGPRegressor:
-    """Read a model that ``save`` of :class:`RCGPRegressor` or :class:`SparseRCGPRegressor` wrote.
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a model that ``save`` of :class:`RCGPRegressor`, :class:`SparseRCGPRegressor` or ``RCGPSeries`` wrote.
 
     Its predictions are the same to the bit. Nothing in the file is executed: it holds text and numbers only.
 
@@ -71,8 +74,7 @@ def load(path: str | os.PathLike[str]) -> RCGPRegressor | SparseRCGPRegressor:
     Raises:
         SavedModelError: for a file that is missing, damaged, of another program or of another version.
     """
-    estimator: RCGPRegressor | SparseRCGPRegressor = load_with_table(path)[0]
-    return estimator
+    return load_with_table(path)[0]
 
 
 def load_with_table(path: str | os.PathLike[str]) -> tuple[Any, Any]:
@@ -85,13 +87,16 @@ def load_with_table(path: str | os.PathLike[str]) -> tuple[Any, Any]:
         return _rebuild(kind, description, tensors), description.get("table")
     except SavedModelError as error:
         raise SavedModelError(f"{os.fspath(path)!r}: {error}") from error
+    except ImportError:
+        raise
     except Exception as error:  # a file with a good checksum may still hold nonsense
         raise SavedModelError(f"{os.fspath(path)!r} makes no sense: {error or type(error).__name__}") from error
 
 
 def _contents(estimator: Any, table: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Description and tensors of an estimator; a subclass is saved as the class of this package."""
-    kind, (_, describe_model, _) = next(row for row in _KINDS.items() if isinstance(estimator, row[1][0]))
+    kind = next(cls.__name__ for cls in type(estimator).__mro__ if _is_own(cls))
+    describe_model = _KINDS[kind][1]
     tensors: dict[str, Tensor] = {}
     names = getattr(estimator, "feature_names_in_", None)
     description = {
@@ -99,7 +104,7 @@ def _contents(estimator: Any, table: dict[str, Any] | None) -> tuple[dict[str, A
         "parameters": {
             name: _describe_value(value, name, tensors) for name, value in estimator.get_params(False).items()
         },
-        "n_features_in": estimator.n_features_in_,
+        "n_features_in": getattr(estimator, "n_features_in_", None),
         "feature_names_in": None if names is None else [str(name) for name in names],
         "table": table,
         **describe_model(estimator, tensors),
@@ -107,11 +112,17 @@ def _contents(estimator: Any, table: dict[str, Any] | None) -> tuple[dict[str, A
     return description, tensors
 
 
+def _is_own(cls: type) -> bool:
+    return cls.__name__ in _KINDS and cls.__module__ == _KINDS[cls.__name__][0]
+
+
 def _rebuild(kind: str, description: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
-    cls, _, rebuild_model = _KINDS[kind]
+    module, _, rebuild_model = _KINDS[kind]
+    cls = getattr(import_module(module), kind)
     values = description["parameters"].items()
     estimator = cls(**{name: _rebuild_value(value, name, tensors) for name, value in values})
-    estimator.n_features_in_ = int(description["n_features_in"])
+    if description["n_features_in"] is not None:  # a series has none
+        estimator.n_features_in_ = int(description["n_features_in"])
     names = description["feature_names_in"]
     if names is not None:
         if len(names) != estimator.n_features_in_ or not all(isinstance(name, str) for name in names):
@@ -128,6 +139,8 @@ def _describe_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """A parameter of the estimator as JSON; its tensors join the others."""
     if name == "progress":
         return bool(value) and not callable(value)
+    if name == "periods":
+        return [_describe_period(period) for period in value]
     if name == "client" or (name == "random_state" and not isinstance(value, Integral)):
         return None
     if name == "n_inducing" and np.ndim(value):
@@ -140,6 +153,15 @@ def _describe_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, nn.Module):
         return {"module": collect(f"parameters.{name}", describe(value), tensors)}
     raise SavedModelError(f"{name}={value!r} cannot be saved: a function is code, and code is not saved")
+
+
+def _describe_period(period: Any) -> Any:
+    """A length of a season: text or a number; a duration in seconds as text."""
+    if isinstance(period, str):
+        return period
+    if hasattr(period, "total_seconds"):
+        return f"{period.total_seconds():.12g}s"
+    return f"{period / np.timedelta64(1, 's'):.12g}s" if isinstance(period, np.timedelta64) else float(period)
 
 
 def _rebuild_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

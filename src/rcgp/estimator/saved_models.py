@@ -8,8 +8,9 @@ file with a good checksum may still hold nonsense.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gpytorch
@@ -29,7 +30,16 @@ from rcgp.training import FitReport, RobustReport, Round
 from rcgp.weights import Constant, LawWeight, NoiseLaw, WeightFunction
 from rcgp.weights.noise_law import FLAGGED, SCALES
 
-__all__ = ["collect", "describe_exact", "describe_sparse", "rebuild_exact", "rebuild_sparse", "under"]
+__all__ = [
+    "collect",
+    "describe_exact",
+    "describe_series",
+    "describe_sparse",
+    "rebuild_exact",
+    "rebuild_series",
+    "rebuild_sparse",
+    "under",
+]
 
 _PARTS = {"kernel": gpytorch.kernels.Kernel, "mean": gpytorch.means.Mean, "weight": WeightFunction}
 _FLOATS = tuple(name for name in ROW_ATTRIBUTES if name != "outliers")
@@ -61,11 +71,39 @@ def describe_exact(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]
 
 def rebuild_exact(estimator: Any, description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Set the fitted attributes of an ``RCGPRegressor``."""
-    outputs = [
-        _rebuild_output(output, under(f"outputs.{i}", tensors)) for i, output in enumerate(description["outputs"])
-    ]
-    estimator._set_fitted(outputs)
-    rows, d = len(np.atleast_1d(estimator.weights_)), estimator.n_features_in_
+    estimator._set_fitted(_rebuild_outputs(description, tensors, RCGP))
+    _check_exact(estimator, estimator.n_features_in_)
+
+
+def describe_series(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The fitted models of an ``RCGPSeries`` as JSON; their tensors join the others."""
+    clock, names = dataclasses.asdict(estimator.clock_), estimator.output_names_
+    return {**describe_exact(estimator, tensors), "clock": clock, "output_names": names}
+
+
+def rebuild_series(estimator: Any, description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Set the fitted attributes of an ``RCGPSeries``."""
+    from rcgp.series import StateSpaceRCGP
+    from rcgp.series.clock import Clock
+
+    build = functools.partial(StateSpaceRCGP, harmonics=estimator.harmonics)
+    clock, names = Clock(**description["clock"]), description["output_names"]
+    clock.times(np.zeros(1))  # or an error for an origin that is none
+    estimator._set_fitted(_rebuild_outputs(description, tensors, build), clock, names)
+    _require(names is None or len(names) == estimator.n_outputs_, "it does not have one name for each column")
+    _check_exact(estimator, 1)
+
+
+def _rebuild_outputs(
+    description: dict[str, Any], tensors: dict[str, Tensor], build: Callable[..., RCGP]
+) -> list[Output]:
+    outputs = enumerate(description["outputs"])
+    return [_rebuild_output(output, under(f"outputs.{i}", tensors), build) for i, output in outputs]
+
+
+def _check_exact(estimator: Any, d: int) -> None:
+    """Raise a SavedModelError for models of ``d`` inputs with shapes and values that no fit gives."""
+    rows = len(np.atleast_1d(estimator.weights_))
     for model in estimator.models_:
         _require(model.train_X.shape[1] == d and len(model.train_y) <= rows, "its data do not fit together")
         _require(_finite((model.noise, *model.parameters())), "a hyperparameter is not a finite number")
@@ -104,11 +142,11 @@ def _described(estimator: Any, index: int) -> tuple[dict[str, Any], dict[str, Te
     return description, held
 
 
-def _rebuild_output(description: dict[str, Any], tensors: dict[str, Tensor]) -> Output:
+def _rebuild_output(description: dict[str, Any], tensors: dict[str, Tensor], build: Callable[..., RCGP]) -> Output:
     kernel, mean, weight = (_rebuild_part(name, description, tensors) for name in _PARTS)
     # Set after the constructor, which would initialise a trainable threshold again.
     X, y = tensors["train_X"], tensors["train_y"]
-    model = RCGP(X, y, kernel=kernel, mean=mean, weight=Constant(), sample_weight=tensors.get("sample_weight"))
+    model = build(X, y, kernel=kernel, mean=mean, weight=Constant(), sample_weight=tensors.get("sample_weight"))
     model.weight = weight
     bounds, prior = under("noise_constraint", tensors), under("noise_prior", tensors)
     constraint = build_constraint(description["noise_constraint"], bounds.pop, model.raw_noise.shape, "the noise")

@@ -6,6 +6,7 @@ import copy
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gpytorch
@@ -22,9 +23,9 @@ from torch import Tensor
 from rcgp.estimator.base import check_choice, check_integer, undone_on_failure
 from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis, warn
 from rcgp.models.defaults import AttributeOf, Between, above, robust_spread
-from rcgp.models.means import build_mean
 from rcgp.series import StateSpaceRCGP, Stream, harmonic_error
 from rcgp.series.clock import Clock
+from rcgp.series.stuck import Repetition, stuck_values
 from rcgp.training import fit_robust
 from rcgp.training.fit import fit_ordinary
 from rcgp.training.judgement import judge_rows
@@ -83,6 +84,9 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         Prior mean, as for :class:`rcgp.RCGPRegressor`.
     weight : {"learned", "constant"}, default="learned"
         ``"learned"`` follows the noise law; ``"constant"`` is the ordinary GP.
+    stuck : bool, default=True
+        Recognise stuck values: runs of equal ones that neither chance nor rounding explains
+        (:mod:`rcgp.series.stuck`). All but the first of a run are flagged and take no part.
     harmonics : int, default=4
         Number of harmonics of a seasonal pattern: how much detail it has. The cost of a season grows with it.
     n_restarts : int, default=0
@@ -134,6 +138,7 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         periods: Sequence[Any] = (),
         mean: Any = "median",
         weight: str = "learned",
+        stuck: bool = True,
         harmonics: int = 4,
         n_restarts: int = 0,
         max_iter: int = 1000,
@@ -144,6 +149,7 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         self.periods = periods
         self.mean = mean
         self.weight = weight
+        self.stuck = stuck
         self.harmonics = harmonics
         self.n_restarts = n_restarts
         self.max_iter = max_iter
@@ -255,7 +261,9 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         own = np.unique(np.concatenate([model.train_X[:, 0].numpy() for model in self.models_]))
         gaps = np.diff(own)
-        length = self.clock_.length(step, "step") if step is not None else float(np.median(gaps)) if len(gaps) else 1.0
+        length = float(np.median(gaps)) if len(gaps) else 1.0
+        if step is not None:
+            length = self.clock_.length(step, "step")
         if isinstance(horizon, int | np.integer) and not isinstance(horizon, bool):
             check_integer(horizon, "horizon", least=1)
             count = int(horizon)
@@ -295,7 +303,11 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         One for each column, where there are several.
         """
         check_is_fitted(self)
-        streams = [model.stream(coverage, self.clock_) for model in self.models_]
+        streams = []
+        for model in self.models_:
+            order = torch.argsort(model.train_X[:, 0], stable=True)
+            repetition = Repetition.of(model.train_y[order].numpy()) if self.stuck else None
+            streams.append(Stream(model, coverage, self.clock_, repetition))
         return streams[0] if self.n_outputs_ == 1 else streams
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -314,6 +326,8 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
 
     def _check_parameters(self) -> None:
         check_choice(self.weight, ("learned", "constant"), "weight")
+        if not isinstance(self.stuck, bool | np.bool_):
+            raise TypeError(f"stuck must be True or False, got {self.stuck!r}")
         check_integer(self.harmonics, "harmonics", least=1)
         check_integer(self.n_restarts, "n_restarts", least=0)
         check_integer(self.max_iter, "max_iter", least=1)
@@ -325,28 +339,27 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
             raise ValueError("periods are for the default kernel: put a PeriodicKernel into the one you give")
 
     def _fit_column(self, clock: Clock, t: Array, y: Array, precision: Array | None, seed: int) -> Output:
-        periods = [clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods)]
-        times, values = torch.from_numpy(t), torch.from_numpy(y.copy())
-        observed = ~values.isnan()
-        kernel = None if self.kernel is None else copy.deepcopy(self.kernel).double()
-        mean = copy.deepcopy(self.mean) if isinstance(self.mean, gpytorch.means.Mean) else self.mean
-        if kernel is None and bool(observed.any()) and bool(values[observed].isfinite().all()):
-            x = times[observed].unsqueeze(-1)
-            with torch.no_grad():
-                residual = values[observed] - build_mean(mean, x, values[observed]).double()(x)
-            kernel = _default_kernel(x, robust_spread(residual), periods)
-        model = StateSpaceRCGP(
-            times,
-            values,
-            kernel=kernel,
-            mean=mean,
-            sample_weight=None if precision is None else torch.from_numpy(precision),
-            harmonics=int(self.harmonics),
-        )
-        if self.kernel is None:
-            spread = torch.tensor(_LOG_SPREAD, dtype=torch.float64)
-            prior = LogNormalPrior(model.noise.detach().log() + spread**2, spread)
-            model.register_prior("noise_prior", prior, AttributeOf("noise"))
+        """The model of one column; fitted once more without stuck values where there are any."""
+        values = torch.from_numpy(y.copy())
+        output = self._fit_values(clock, t, values, precision, seed)
+        if not self.stuck:
+            return output
+        observed = np.flatnonzero(~np.isnan(y))
+        observed = observed[np.argsort(t[observed], kind="stable")]
+        stuck = observed[stuck_values(y[observed], output.rows.loo_std[observed])]
+        if not len(stuck):
+            return output
+        values[stuck] = torch.nan
+        output = self._fit_values(clock, t, values, precision, seed)
+        rows = output.rows
+        rows.weights[stuck], rows.outlier_probability[stuck], rows.outliers[stuck] = 0.0, 1.0, True
+        rows.outlier_scores[stuck] = (y[stuck] - rows.loo_mean[stuck]) / rows.loo_std[stuck]
+        doubt = f"{len(stuck)} values repeat the one before them more often than chance explains: taken as stuck"
+        return replace(output, doubts=(*output.doubts, doubt))
+
+    def _fit_values(self, clock: Clock, t: Array, values: Tensor, precision: Array | None, seed: int) -> Output:
+        """Build and fit the model of one column, and judge its rows; NaN is a missing value."""
+        model = self._build(clock, torch.from_numpy(t), values, precision)
         options: dict[str, Any] = {
             "restarts": int(self.n_restarts),
             "max_iterations": int(self.max_iter),
@@ -356,13 +369,13 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         learned = self.weight == "learned"
         report = fit_robust(model, **options) if learned else fit_ordinary(model, **options)
         rows, loo = judge_rows(model, learn=not learned), model.leave_one_out()
-        weights, probability = torch.full_like(values, torch.nan), torch.full_like(values, torch.nan)
-        mean_of, variance = torch.empty_like(values), torch.empty_like(values)
+        observed = model.observed
+        weights, probability, mean, variance = (torch.full_like(values, torch.nan) for _ in range(4))
         weights[observed], probability[observed] = model.weights(), rows.outlier_probability
-        mean_of[observed], variance[observed] = loo.mean, loo.variance
+        mean[observed], variance[observed] = loo.mean, loo.variance
         if not bool(observed.all()):
-            missing = model.posterior(times[~observed], observation_noise=True)
-            mean_of[~observed], variance[~observed] = missing.mean, missing.variance
+            missing = model.posterior(torch.from_numpy(t)[~observed], observation_noise=True)
+            mean[~observed], variance[~observed] = missing.mean, missing.variance
         doubts = rows.doubts
         if (error := harmonic_error(model.kernel, model.harmonics)) > _COARSE:
             doubts = (
@@ -370,8 +383,30 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
                 f"a seasonal pattern has more detail than {model.harmonics} harmonics show ({error:.0%} of its "
                 "variance): increase harmonics",
             )
-        diagnosis = RowDiagnosis.of(values, weights, mean_of, variance.sqrt(), probability)
+        diagnosis = RowDiagnosis.of(values, weights, mean, variance.sqrt(), probability)
         return Output(model, report, rows.law, doubts, diagnosis)
+
+    def _build(self, clock: Clock, times: Tensor, values: Tensor, precision: Array | None) -> StateSpaceRCGP:
+        """The model of one column before it is fitted."""
+        periods = [clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods)]
+        kernel = None if self.kernel is None else copy.deepcopy(self.kernel).double()
+        mean = copy.deepcopy(self.mean) if isinstance(self.mean, gpytorch.means.Mean) else self.mean
+        model = StateSpaceRCGP(
+            times,
+            values,
+            kernel=kernel,
+            mean=mean,
+            sample_weight=None if precision is None else torch.from_numpy(precision),
+            harmonics=int(self.harmonics),
+        )
+        if kernel is None:
+            with torch.no_grad():
+                spread = robust_spread(model.residual())
+            model.kernel = _default_kernel(model.train_X, spread, periods)
+            wide = torch.tensor(_LOG_SPREAD, dtype=torch.float64)
+            prior = LogNormalPrior(model.noise.detach().log() + wide**2, wide)
+            model.register_prior("noise_prior", prior, AttributeOf("noise"))
+        return model
 
     def _set_fitted(self, outputs: Sequence[Output], clock: Clock, names: list[str] | None) -> None:
         self.n_outputs_, self.clock_, self.output_names_ = len(outputs), clock, names

@@ -278,6 +278,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         kept = np.linspace(0.0, n - 1.0, _SAMPLE).round().astype(np.int64)
         return torch.from_numpy(order[kept]).to(self.train_X.device)
 
+    def scaled_kernel(self) -> gpytorch.kernels.Kernel:
+        """The kernel, or part of it, whose lengthscales starts of a fit multiply."""
+        return self.kernel
+
     def shorter_factors(self) -> tuple[float, ...]:
         """Factors on the first lengthscales that a fit looks at, too: each about a third of the one before."""
         return 0.3, 0.1

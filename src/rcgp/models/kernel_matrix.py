@@ -185,16 +185,24 @@ def dense_kernel(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Ten
     K: Tensor
     if not torch.is_grad_enabled() and _is_squared_exponential(kernel):
         K = _squared_exponential(kernel, x1, x2)
-    elif type(kernel) is gpytorch.kernels.AdditiveKernel and kernel.active_dims is None:
-        K = sum(dense_kernel(part, x1, x2) for part in kernel.kernels)  # type: ignore[assignment]
-    elif type(kernel) is gpytorch.kernels.ProductKernel and kernel.active_dims is None:
-        K = math.prod(dense_kernel(part, x1, x2) for part in kernel.kernels)  # type: ignore[assignment]
+    elif type(kernel) in COMPOSITE:
+        x1, x2 = _selected(kernel, x1, x2)
+        join = sum if type(kernel) is gpytorch.kernels.AdditiveKernel else math.prod
+        K = join(dense_kernel(part, x1, x2) for part in kernel.kernels)  # type: ignore[assignment]
     elif _scales_another(kernel):
-        K = kernel.outputscale * dense_kernel(kernel.base_kernel, x1, x2)
+        K = kernel.outputscale * dense_kernel(kernel.base_kernel, *_selected(kernel, x1, x2))
     else:
         # The same object twice, so that GPyTorch knows the matrix to be symmetric.
         K = kernel(x1, None if x1 is x2 else x2).to_dense()
     return K
+
+
+def _selected(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
+    """The columns of inputs that a kernel looks at; the same object twice where they are."""
+    if kernel.active_dims is None:
+        return x1, x2
+    first = x1[..., kernel.active_dims]
+    return first, first if x1 is x2 else x2[..., kernel.active_dims]
 
 
 def kernel_rows(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Callable[[int], Tensor]:
@@ -240,7 +248,7 @@ def whitened_kernel(kernel: gpytorch.kernels.Kernel, L: Tensor, Z: Tensor, X: Te
 
 def _scales_another(kernel: gpytorch.kernels.Kernel) -> bool:
     """Whether this is one output scale of a kernel that is made of others, or scaled itself."""
-    if type(kernel) is not gpytorch.kernels.ScaleKernel or kernel.active_dims is not None:
+    if type(kernel) is not gpytorch.kernels.ScaleKernel or kernel.base_kernel.active_dims is not None:
         return False
     made_of_others = (*COMPOSITE, gpytorch.kernels.ScaleKernel)
     return kernel.raw_outputscale.dim() == 0 and type(kernel.base_kernel) in made_of_others

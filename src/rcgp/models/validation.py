@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rcgp.models.kernel_matrix import dense_kernel
+
 __all__ = [
     "as_real_tensor",
     "check_finite",
@@ -150,7 +152,7 @@ def check_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor) -> None:
     few = X[:2]
     try:
         with torch.no_grad():
-            shape = kernel(few).to_dense().shape
+            shape = dense_kernel(kernel, few, few).shape
     except Exception as error:
         raise ValueError(
             f"the kernel cannot be evaluated on train_X, which has {X.shape[1]} columns: {error}"

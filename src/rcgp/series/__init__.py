@@ -14,6 +14,15 @@ except ImportError as error:
 
 from rcgp.series.kernels import harmonic_error
 from rcgp.series.model import StateSpaceRCGP
+from rcgp.series.space_time import FieldPosterior, SpaceTimeRCGP
 from rcgp.series.stream import Stream, StreamResult, StreamResults
 
-__all__ = ["StateSpaceRCGP", "Stream", "StreamResult", "StreamResults", "harmonic_error"]
+__all__ = [
+    "FieldPosterior",
+    "SpaceTimeRCGP",
+    "StateSpaceRCGP",
+    "Stream",
+    "StreamResult",
+    "StreamResults",
+    "harmonic_error",
+]

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from rcgp.series.transitions import COSINE, DIMENSIONS, LINEAR, MATERN
 
-__all__ = ["HARMONICS", "Layout", "Term", "harmonic_error", "layout_of", "terms_of"]
+__all__ = ["HARMONICS", "Layout", "Term", "groups_of", "harmonic_error", "layout_of", "on_columns", "terms_of"]
 
-#: Harmonics of a periodic kernel. The error of the kernel is below 1e-8 for ℓ ≥ 1, 4e-4 for ℓ = 0.3, 7 % for ℓ = 0.1.
+#: Harmonics of a periodic kernel. The error of the kernel is below 1e-7 for ℓ ≥ 1, 4e-4 for ℓ = 0.3, 7 % for ℓ = 0.1.
 HARMONICS = 7
 
 
@@ -66,6 +66,11 @@ class Layout:
             math.prod(int(DIMENSIONS[kind]) for kind in self.kinds[start:end])
             for start, end in zip(starts, self.ends, strict=True)
         )
+
+    @property
+    def has_trend(self) -> bool:
+        """Whether variances grow with the distance from time zero."""
+        return LINEAR in self.kinds
 
     @property
     def depends_on_time(self) -> bool:
@@ -201,6 +206,15 @@ class _Harmonics(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return (grad * ctx.slope).sum(), None
+
+
+def on_columns(kernel: gpytorch.kernels.Kernel, first: int, count: int) -> gpytorch.kernels.Kernel:
+    """A kernel of ``count`` columns on those from ``first`` on: with the same parameters, which it shares."""
+    columns = torch.arange(count) if kernel.active_dims is None else kernel.active_dims
+    kind: Any = type(kernel)
+    moved = kind.__new__(kind)  # copy.copy of a GPyTorch kernel shares the buffers, too
+    moved.__dict__.update(vars(kernel), _buffers={**kernel._buffers, "active_dims": columns + first})
+    return moved
 
 
 def groups_of(

@@ -25,13 +25,20 @@ from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_finite, check_sample_weight
-from rcgp.series.clock import Clock
-from rcgp.series.kernels import HARMONICS, groups_of, terms_of
+from rcgp.series.kernels import HARMONICS, Term, groups_of, terms_of
 from rcgp.series.solver import Axis, StateSpace, evidence
 from rcgp.series.stream import Stream
 from rcgp.weights import Constant, WeightFunction
 
-__all__ = ["SeriesProcess", "StateSpaceRCGP", "default_series_kernel"]
+__all__ = [
+    "MarkovRCGP",
+    "Merged",
+    "SeriesProcess",
+    "StateSpaceRCGP",
+    "default_series_kernel",
+    "nearest_in",
+    "sorted_pseudo",
+]
 
 Array = NDArray[np.float64]
 
@@ -40,7 +47,110 @@ Array = NDArray[np.float64]
 _START_ROWS, _STRETCHES = 4096, 8
 
 
-class StateSpaceRCGP(RCGP):
+class MarkovRCGP(RCGP):
+    """The robust conjugate GP with a state-space kernel in time: what series and fields share.
+
+    Rows observe the state of the process in time, each by one of the vectors h (:mod:`rcgp.series.solver`). The first
+    column of the inputs is the time.
+    """
+
+    #: An evaluation costs O(n): starts of a fit are tried on all rows up to some thousand.
+    linear_cost: ClassVar[bool] = True
+
+    _ordered: tuple[Tensor, Tensor, Axis] | None = None
+
+    def latent_leave_one_out(self, pseudo: PseudoData) -> LeaveOneOut:
+        """Leave-one-out moments of f(x_i), relative to the prior mean, each ``n``. Cost O(n).
+
+        Without gradient: the paper's leave-one-out objective is not for this model.
+        """
+        if torch.is_grad_enabled() and any(part.requires_grad for part in self.parameters()):
+            raise ValueError(
+                f"the leave-one-out objective has no gradient for a {type(self).__name__}: use fit_robust(model), or "
+                "fit(model, 'marginal') for an ordinary GP"
+            )
+        order, axis = self._axis()
+        H, copies = self._loadings()
+        found = StateSpace(self._terms(), _array(H), copies).moments(axis, *sorted_pseudo(pseudo, order))
+        mean, variance = torch.empty_like(pseudo.target), torch.empty_like(pseudo.target)
+        mean[order], variance[order] = torch.from_numpy(found.mean), torch.from_numpy(found.variance)
+        return LeaveOneOut(mean, variance)
+
+    def signal_evidence(self, pseudo: PseudoData) -> Tensor:
+        """ℓ, the part of the evidence of pseudo-data that involves the kernel; differentiable. Cost O(n)."""
+        order, axis = self._axis()
+        return evidence(self._terms(), axis, pseudo.target[order], pseudo.root_precision[order], *self._loadings())
+
+    def nearest_rows(self) -> Tensor:
+        """The training row that is nearest in time to each row, ``n``."""
+        order, axis = self._axis()
+        return nearest_in(order, np.diff(axis.times))
+
+    def start_rows(self) -> Tensor | None:
+        """Rows on which starts of a fit are tried where there are many: stretches of time; ``None`` for all."""
+        order, axis = self._axis()
+        length = max(_START_ROWS // _STRETCHES, self._shortest_stretch())
+        if len(order) <= _STRETCHES * length:
+            return None
+        firsts = np.linspace(0, len(order) - length, _STRETCHES).round().astype(np.int64)
+        # All rows of a time, or none.
+        begins = np.searchsorted(axis.times, axis.times[firsts])
+        ends = np.searchsorted(axis.times, axis.times[firsts + length - 1], side="right")
+        rows = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends, strict=True)])
+        return order[torch.from_numpy(np.unique(rows))]
+
+    def shorter_factors(self) -> tuple[float, ...]:
+        """Factors on the first lengthscales that are looked at, too: each about a third, down to the typical gap."""
+        _, axis = self._axis()
+        gaps = np.diff(axis.times)
+        scale = float(robust_scales(self.train_X[:, :1]))
+        typical = float(np.median(gaps[gaps > 0])) if gaps.any() else 1.0
+        count = int(np.ceil(np.log(max(scale / typical, 1.0)) / np.log(1.0 / 0.3)))
+        return tuple(0.3**k for k in range(1, max(count, 2) + 1))
+
+    def _terms(self) -> list[Term]:
+        """The terms of the kernel in time."""
+        raise NotImplementedError
+
+    def _loadings(self) -> tuple[Tensor | None, int]:
+        """H, the vectors by which rows observe the state, and how many copies of the process it consists of."""
+        return None, 1
+
+    def _places(self) -> NDArray[np.int64] | None:
+        """Which row of H each training row has, ``n``; ``None`` where there is one."""
+        return None
+
+    def _shortest_stretch(self) -> int:
+        """Number of consecutive rows that say something of lengthscales in time."""
+        return 1
+
+    def _axis(self) -> tuple[Tensor, Axis]:
+        """The order of the rows in time, and their times in it; kept until the rows change."""
+        if self._ordered is None or self._ordered[0] is not self.train_X:
+            t, place = self.train_X[:, 0].double(), self._places()
+            # By value at equal times: results do not depend on the order in which rows are given.
+            keys = (self.train_y.numpy(),) if place is None else (self.train_y.numpy(), place)
+            order = np.lexsort((*keys, t.numpy()))
+            axis = Axis(t.numpy()[order], None if place is None else place[order])
+            self._ordered = self.train_X, torch.from_numpy(order), axis
+        return self._ordered[1:]
+
+    def _check_times(self, times: Any) -> Tensor:
+        """Times as ``... x q x 1`` in the type of the training data."""
+        t = as_real_tensor(times, "times")
+        if t.ndim == 0:
+            raise ValueError("times must have at least one dimension, got a number")
+        t = t if t.ndim > 1 and t.shape[-1] == 1 else t.unsqueeze(-1)
+        if t.numel() == 0:
+            raise ValueError(f"times is empty: its shape is {tuple(t.shape)}")
+        check_finite(t, "times")
+        return t.to(self.train_X)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_ordered": None}
+
+
+class StateSpaceRCGP(MarkovRCGP):
     """Robust and conjugate Gaussian process regression of a series, in O(n) time and memory.
 
     The posterior of :class:`rcgp.RCGP` with the same kernel, exactly. :func:`rcgp.fit_robust` learns noise law, weights
@@ -62,9 +172,6 @@ class StateSpaceRCGP(RCGP):
         ValueError: for data that are not finite, empty or of different lengths, and kernels without such a form.
     """
 
-    #: An evaluation costs O(n): starts of a fit are tried on all rows up to some thousand.
-    linear_cost: ClassVar[bool] = True
-
     def __init__(
         self,
         times: Tensor,
@@ -82,7 +189,7 @@ class StateSpaceRCGP(RCGP):
             raise ValueError(f"harmonics must be a whole number, at least 1, got {harmonics!r}")
         precision = None if sample_weight is None else check_sample_weight(sample_weight, t)
         observed = ~values.isnan()
-        check_finite(values[observed], "y")
+        check_finite(torch.where(observed, values, torch.zeros_like(values)), "y")
         if not bool(observed.any()):
             raise ValueError(f"y has no observation: all {len(values)} values are missing")
         t, values = t[observed], values[observed]
@@ -104,28 +211,6 @@ class StateSpaceRCGP(RCGP):
         self.harmonics = harmonics
         #: Which of the given rows are observed, those of ``train_X`` and ``train_y``: ``n``.
         self.observed = observed
-        self._ordered: tuple[Tensor, Tensor, Axis] | None = None
-
-    def latent_leave_one_out(self, pseudo: PseudoData) -> LeaveOneOut:
-        """Leave-one-out moments of f(t_i), relative to the prior mean, each ``n``. Cost O(n).
-
-        Without gradient: the paper's leave-one-out objective is not for this model.
-        """
-        if torch.is_grad_enabled() and any(part.requires_grad for part in self.parameters()):
-            raise ValueError(
-                f"the leave-one-out objective has no gradient for a {type(self).__name__}: use fit_robust(model), or "
-                "fit(model, 'marginal') for an ordinary GP"
-            )
-        order, axis = self._axis()
-        found = self._space().moments(axis, *_sorted(pseudo, order))
-        mean, variance = torch.empty_like(pseudo.target), torch.empty_like(pseudo.target)
-        mean[order], variance[order] = torch.from_numpy(found.mean), torch.from_numpy(found.variance)
-        return LeaveOneOut(mean, variance)
-
-    def signal_evidence(self, pseudo: PseudoData) -> Tensor:
-        """ℓ, the part of the evidence of pseudo-data that involves the kernel; differentiable. Cost O(n)."""
-        order, axis = self._axis()
-        return evidence(terms_of(self.kernel, self.harmonics), axis, pseudo.target[order], pseudo.root_precision[order])
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f, or of new observations, at times.
@@ -169,73 +254,20 @@ class StateSpaceRCGP(RCGP):
                 for mean, variance in self.process().components(x.double().squeeze(-1).numpy())
             ]
 
-    def stream(self, coverage: float = 0.95, clock: Clock | None = None) -> Stream:
+    def stream(self, coverage: float = 0.95) -> Stream:
         """The filter after the last training row, to be fed with new values: see :class:`rcgp.series.Stream`."""
-        return Stream(self, coverage, clock)
+        return Stream(self, coverage)
 
     def process(self) -> SeriesProcess:
         """The posterior process at the current hyperparameters."""
         model = self.in_float64()
         order, axis = model._axis()
-        z, w = _sorted(model.training_terms().pseudo, order)
+        z, w = sorted_pseudo(model.training_terms().pseudo, order)
         mean, kernel = (copy.deepcopy(module).requires_grad_(False) for module in (model.mean, model.kernel))
         return SeriesProcess(mean, kernel, self.harmonics, axis.times, z, w)
 
-    def nearest_rows(self) -> Tensor:
-        """The training row that is nearest in time to each row, ``n``."""
-        order, axis = self._axis()
-        if len(order) == 1:
-            return torch.zeros_like(order)
-        gaps = torch.from_numpy(np.diff(axis.times))
-        ends = gaps.new_full((1,), torch.inf)
-        later = torch.cat([gaps, ends]) < torch.cat([ends, gaps])
-        place = torch.arange(len(order))
-        nearest = torch.empty_like(order)
-        nearest[order] = order[torch.where(later, place + 1, place - 1)]
-        return nearest
-
-    def start_rows(self) -> Tensor | None:
-        """Rows on which starts of a fit are tried where there are many: stretches of the series; ``None`` for all."""
-        order, _ = self._axis()
-        if len(order) <= _START_ROWS:
-            return None
-        length = _START_ROWS // _STRETCHES
-        firsts = np.linspace(0, len(order) - length, _STRETCHES).round().astype(np.int64)
-        return order[torch.from_numpy((firsts[:, None] + np.arange(length)).reshape(-1))]
-
-    def shorter_factors(self) -> tuple[float, ...]:
-        """Factors on the first lengthscales that are looked at, too: each about a third, down to the typical gap."""
-        _, axis = self._axis()
-        gaps = np.diff(axis.times)
-        scale, typical = float(robust_scales(self.train_X)), float(np.median(gaps[gaps > 0])) if gaps.any() else 1.0
-        count = int(np.ceil(np.log(max(scale / typical, 1.0)) / np.log(1.0 / 0.3)))
-        return tuple(0.3**k for k in range(1, max(count, 2) + 1))
-
-    def _space(self) -> StateSpace:
-        return StateSpace(terms_of(self.kernel, self.harmonics))
-
-    def _axis(self) -> tuple[Tensor, Axis]:
-        """The order of the rows in time, and their times in it; kept until the rows change."""
-        if self._ordered is None or self._ordered[0] is not self.train_X:
-            t = self.train_X.squeeze(-1).double()
-            # By value at equal times: results do not depend on the order in which rows are given.
-            order = torch.from_numpy(np.lexsort((self.train_y.numpy(), t.numpy())))
-            self._ordered = self.train_X, order, Axis(t[order].numpy())
-        return self._ordered[1:]
-
-    def _check_times(self, times: Any) -> Tensor:
-        """Times as ``... x q x 1`` in the type of the training data."""
-        t = as_real_tensor(times, "times")
-        if t.ndim == 0:
-            raise ValueError("times must have at least one dimension, got a number")
-        t = t if t.ndim > 1 and t.shape[-1] == 1 else t.unsqueeze(-1)
-        if t.numel() == 0:
-            raise ValueError(f"times is empty: its shape is {tuple(t.shape)}")
-        check_finite(t, "times")
-        return t.to(self.train_X)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_ordered": None}
+    def _terms(self) -> list[Term]:
+        return terms_of(self.kernel, self.harmonics)
 
 
 @dataclass(frozen=True)
@@ -323,29 +355,38 @@ class SeriesProcess:
     def _kept(self) -> dict[str, tuple[Array, tuple[Array, Array]]]:
         return {}
 
-    def _passes(self, times: Array, H: Array | None = None, place: NDArray[np.int64] | None = None) -> _Merged:
+    def _passes(self, times: Array, H: Array | None = None, place: NDArray[np.int64] | None = None) -> Merged:
         space = StateSpace(terms_of(self.kernel, self.harmonics), H)
-        return _Merged(space, self.times, self.w, times, place)
+        return Merged(space, Axis(self.times), self.w, times, place)
 
 
-class _Merged:
+class Merged:
     """Training rows and test rows in the order of time; the latter are missing values, whose posterior is wanted."""
 
-    def __init__(self, space: StateSpace, own: Array, w: Array, times: Array, place: NDArray[np.int64] | None) -> None:
-        every = np.concatenate([own, times])
-        places = np.zeros(len(every), dtype=np.int64)
-        if place is not None:
-            places[len(own) :] = place
+    def __init__(
+        self, space: StateSpace, own: Axis, w: Array, times: Array, place: NDArray[np.int64] | None = None
+    ) -> None:
+        every = np.concatenate([own.times, times])
+        places = np.concatenate([own.place, np.zeros(len(times), dtype=np.int64) if place is None else place])
         self.order = np.argsort(every, kind="stable")
         self.space, self.axis = space, Axis(every[self.order], places[self.order])
-        self.own = len(own)
+        self.own = len(own.times)
         self.w = np.concatenate([w, np.zeros(len(times))])[self.order]
 
     def run(self, z: Array) -> tuple[Array, Array]:
-        """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q)."""
+        """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q).
+
+        A trend far from time zero has a variance so large that the filter loses digits of the variance of rows before
+        the first observation. They are taken from the series in reverse, where they come last: k(−t, −t') = k(t, t').
+        """
         targets = np.zeros(len(self.order))
         targets[: self.own] = z
         found = self.space.moments(self.axis, targets[self.order], self.w)
+        first = int(np.argmax(self.w > 0.0))
+        if first and self.space.layout.has_trend:
+            axis = Axis(-self.axis.times[::-1], self.axis.place[::-1])
+            reverse = self.space.moments(axis, targets[self.order][::-1].copy(), self.w[::-1].copy())
+            found.mean[:first], found.variance[:first] = reverse.mean[::-1][:first], reverse.variance[::-1][:first]
         mean, variance = np.empty_like(targets), np.empty_like(targets)
         mean[self.order], variance[self.order] = found.mean, found.variance
         return mean[self.own :], variance[self.own :]
@@ -365,7 +406,28 @@ def default_series_kernel(times: Tensor, spread: float) -> gpytorch.kernels.Kern
     return kernel
 
 
-def _sorted(pseudo: PseudoData, order: Tensor) -> tuple[Array, Array]:
+def nearest_in(order: Tensor, gaps: Array) -> Tensor:
+    """The nearest of the two neighbours of each row in an order of all rows, ``n``.
+
+    Args:
+        order: ``n`` rows.
+        gaps: ``n − 1`` distances from one to the next.
+    """
+    if len(order) == 1:
+        return torch.zeros_like(order)
+    distances, ends = torch.from_numpy(gaps), torch.full((1,), torch.inf, dtype=torch.float64)
+    later = torch.cat([distances, ends]) < torch.cat([ends, distances])
+    place = torch.arange(len(order))
+    nearest = torch.empty_like(order)
+    nearest[order] = order[torch.where(later, place + 1, place - 1)]
+    return nearest
+
+
+def _array(H: Tensor | None) -> Array | None:
+    return None if H is None else H.detach().numpy()
+
+
+def sorted_pseudo(pseudo: PseudoData, order: Tensor) -> tuple[Array, Array]:
     """Targets and squared precisions in the order of time, float64."""
     z, s = pseudo.target[order].detach().double(), pseudo.root_precision[order].detach().double()
     return z.numpy(), s.square().numpy()

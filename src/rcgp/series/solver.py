@@ -52,9 +52,9 @@ class Axis:
         self.place = np.zeros(len(times), dtype=np.int64) if place is None else np.ascontiguousarray(place)
         self._stretches: dict[tuple[int, bool], list[Stretch]] = {}
 
-    def stretches(self, layout: Layout) -> list[Stretch]:
+    def stretches(self, layout: Layout, copies: int = 1) -> list[Stretch]:
         """Stretches for a layout. Equal gaps in one of them are kept once, unless transitions depend on time."""
-        size, squares = sum(layout.blocks), sum(block**2 for block in layout.blocks)
+        size, squares = copies * sum(layout.blocks), copies * sum(block**2 for block in layout.blocks)
         rows = max(16, _STRETCH // (size + size**2 + 4 * squares))
         key = rows, layout.depends_on_time
         if key not in self._stretches:
@@ -142,7 +142,7 @@ class StateSpace:
 
     def evidence(self, axis: Axis, z: Array, w: Array) -> float:
         """ℓ, without gradient and leave-one-out. Cost O(n)."""
-        return self._forward(axis, axis.stretches(self.layout), z, w, score=True)[0]
+        return self._forward(axis, axis.stretches(self.layout, self.copies), z, w, score=True)[0]
 
     def moments(self, axis: Axis, z: Array, w: Array, *, gradient: bool = False) -> Moments:
         """ℓ, leave-one-out and, if asked for, derivatives of ℓ. Cost O(n).
@@ -154,7 +154,7 @@ class StateSpace:
             gradient: whether derivatives are wanted.
         """
         n, D = len(z), self.size
-        stretches = axis.stretches(self.layout)
+        stretches = axis.stretches(self.layout, self.copies)
         _, states = self._forward(axis, stretches[:-1], z, w, score=False)
         value = 0.0
         mean, variance = np.empty(n), np.empty(n)
@@ -179,11 +179,13 @@ class StateSpace:
                 self._contract(stretch, Q, d_A, d_Q, d_coefficients, d_thetas)
         if gradient:
             unit = self.prior(float(axis.times[0]), np.ones_like(self.coefficients))
-            d_P = 0.5 * (np.outer(lam, lam) - Lam) * unit
-            starts = np.cumsum((0, *self.blocks))
-            for b in range(len(self.blocks)):
-                own_block = slice(starts[b], starts[b + 1])
-                d_coefficients[b % len(self.layout.blocks)] += d_P[own_block, own_block].sum()
+            # Observations of 1e300: the search sees that the gradient is not finite.
+            with np.errstate(over="ignore", invalid="ignore"):
+                d_P = 0.5 * (np.outer(lam, lam) - Lam) * unit
+                starts = np.cumsum((0, *self.blocks))
+                for b in range(len(self.blocks)):
+                    own_block = slice(starts[b], starts[b + 1])
+                    d_coefficients[b % len(self.layout.blocks)] += d_P[own_block, own_block].sum()
         return Moments(value, mean, variance, d_coefficients, d_thetas, d_H)
 
     def draw(self, axis: Axis, random: np.random.Generator) -> Array:
@@ -191,7 +193,7 @@ class StateSpace:
         values = np.empty(len(axis.times))
         x = transitions.root(self.prior(float(axis.times[0]))) @ random.standard_normal(self.size)
         blocks = np.array(self.blocks, dtype=np.int64)
-        for stretch in axis.stretches(self.layout):
+        for stretch in axis.stretches(self.layout, self.copies):
             rows = stretch.rows
             A, Q = self.fill(stretch.gaps, stretch.times)
             normal = random.standard_normal((rows.stop - rows.start, self.size))

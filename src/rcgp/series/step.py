@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numba import njit
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from rcgp.series import transitions
@@ -30,6 +31,9 @@ _NEWTON = 60
 # What is left of the density of outliers at least, and the squared weight below which a value is left out.
 _SMALLEST, _DELETED = 1e-12, 1e-200
 
+# Size of a jump whose square is an ordinary number.
+_FARTHEST = 1e100
+
 
 def law_numbers(law: NoiseLaw, noise: float, coverage: float) -> NDArray[np.float64]:
     """A law as a compiled step reads it: σ², b, log Z, the upper quantile's probability, log shares, shares."""
@@ -40,7 +44,7 @@ def law_numbers(law: NoiseLaw, noise: float, coverage: float) -> NDArray[np.floa
     return np.concatenate([head, log_shares, law.good_shares])
 
 
-@njit(cache=True)
+@register_jitable
 def judge(e, f, v, law):
     """Log density, probability of being bad, squared weight and slope of a residual e predicted by N(f, v)."""
     noise, width = law[0], law[1]
@@ -79,7 +83,7 @@ def judge(e, f, v, law):
     return largest + math.log(density), terms[K - 1] + terms[K], precision, slope
 
 
-@njit(cache=True)
+@register_jitable
 def quantile(v, law):
     """Upper quantile of the noise law around a prediction of variance v, by Newton's method from the outside."""
     K = _SCALES.size
@@ -117,7 +121,7 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
     predict, observe = passes.predict, passes.observe
     D = sum(blocks)
 
-    @njit(cache=True)
+    @register_jitable
     def take(e, h, law, m, P, room):
         """Judge a residual by one filter, and take it in: its log density and probability of being bad."""
         f, v = 0.0, 0.0
@@ -134,7 +138,7 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
     def step(
         e, threshold, ends, kinds, coefficients, thetas, gap, now, A, Q, h, law, m, P, total, new_m, new_P, answer
     ):
-        """Predict, answer, judge, take in; the second filter where there is one, or reason for one."""
+        """Predict, answer, judge, take in; so does the second filter, where there is one or reason for one."""
         room = np.empty((D, D))
         if gap[0] > 0.0:
             transitions.fill(ends, kinds, coefficients, thetas, gap, now, A[:, :-1], Q[:, :-1])
@@ -152,15 +156,25 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
         answer[3], answer[4] = math.nan, 0.0
         if math.isnan(e):
             return
-        if total[0] <= 0.0:  # the level may have jumped just now
-            m[1], P[1] = m[0], P[0]
-            P[1, D - 1, D - 1] += law[1] * law[1]
+        new_m[0], new_P[0] = m[0], P[0]
         first, probability = take(e, h, law, m[0], P[0], room[0])
         answer[3] = probability
         if total[0] <= 0.0 and probability <= FLAGGED:
             return  # as expected: nothing to be explained by a jump
-        second, _ = take(e, h, law, m[1], P[1], room[0])
-        total[0] = max(0.0, total[0] + second - first)
+        explained = False
+        if total[0] > 0.0:
+            second, bad = take(e, h, law, m[1], P[1], room[0])
+            total[0] = max(0.0, total[0] + second - first)
+            explained = bad <= FLAGGED or probability <= FLAGGED
+        if not explained:  # by neither filter: the level may have jumped just now, which has a Cauchy density
+            jump = e - f
+            total[0] = 0.0
+            if abs(jump) < _FARTHEST:
+                m[1], P[1] = new_m[0], new_P[0]
+                P[1, D - 1, D - 1] += law[1] * law[1] + jump * jump  # what the density's scales are, given the jump
+                take(e, h, law, m[1], P[1], room[0])
+                density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, jump / law[1]))
+                total[0] = max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
         if total[0] > threshold:
             m[0], P[0] = m[1], P[1]
             total[0] = 0.0

@@ -5,14 +5,14 @@ responsibilities (:mod:`rcgp.weights.noise_law`) give the probability that it is
 value becomes pseudo-data as in the fit. An outlier moves nothing.
 
 **Level shifts.** Values that are wrong in the same way look like a new level. Beside the filter a second one is kept in
-which the level has just jumped by δ ~ N(0, b²), b the half-width of the density of outliers. With p₀ and p₁ the law's
+which the level has jumped by δ, of a Cauchy density of half-width b, that of outliers. With p₀ and p₁ the law's
 densities of a value under the two,
 
     L ← max(0, L + log p₁ − log p₀),
 
-Page's cumulative sum (1954); where L is zero the second filter starts anew from the first. Where L exceeds log(20 n), n
-the number of values seen so far, the second filter takes over. By Lorden's bound (1971) the mean time to a false alarm
-is then at least 20 n values: 5 % in a series as long as the one seen.
+Page's cumulative sum (1954). The second filter starts, anew and with L from zero, at a value that is bad for both.
+Where L exceeds log(20 n), n the number of values seen so far, the second filter takes over. By Lorden's bound (1971)
+the mean time to a false alarm is then at least 20 n values: 5 % in a series as long as the one seen.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from rcgp.series.clock import Clock
 from rcgp.series.kernels import terms_of
 from rcgp.series.solver import StateSpace
 from rcgp.series.step import compiled_step, law_numbers
+from rcgp.series.stuck import FALSE_ALARM, Repetition
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["Stream", "StreamResult", "StreamResults"]
 
 Array = NDArray[np.float64]
-
-# Reciprocal of the probability of a false level shift in a series as long as the one seen.
-_FALSE_ALARM = 20.0
 
 
 class StreamResult(NamedTuple):
@@ -88,9 +86,17 @@ class Stream:
         model: the fitted model.
         coverage: of the intervals.
         clock: how times become the model's numbers. Default: they are numbers.
+        repetition: how often values repeat, so that stuck ones are recognised (:mod:`rcgp.series.stuck`). Default: they
+            are not.
     """
 
-    def __init__(self, model: StateSpaceRCGP, coverage: float = 0.95, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        model: StateSpaceRCGP,
+        coverage: float = 0.95,
+        clock: Clock | None = None,
+        repetition: Repetition | None = None,
+    ) -> None:
         if not 0.0 < coverage < 1.0:
             raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}")
         with torch.no_grad():
@@ -112,7 +118,7 @@ class Stream:
                 )
         m, P = inner.filtered(process.times, process.z, process.w)
         D = inner.size + 1  # the last entry is the level
-        self.law, self.coverage, self.clock = law, coverage, clock
+        self.law, self.coverage, self.clock, self.repetition = law, coverage, clock, repetition
         self._mean, self._last, self._count = float(level[0]), float(process.times[-1]), n
         self._ends, self._kinds = inner.ends, inner.kinds
         self._coefficients, self._thetas = inner.coefficients, inner.thetas
@@ -121,10 +127,13 @@ class Stream:
         self._m, self._P = np.zeros((2, D)), np.zeros((2, D, D))  # of the filter, and of the one after a shift
         self._m[:, :-1], self._P[:, :-1, :-1] = m, P
         self._sum = np.zeros(1)  # L
+        # The last value, how surprising it is that it repeats the one before, and the half-width of its interval.
+        self._run = np.array([np.nan, 0.0, np.inf])
         self._prepare()
 
     def _prepare(self) -> None:
         """What can be made from the rest."""
+        self._normal = float(torch.special.ndtri(torch.tensor(0.5 + 0.5 * self.coverage, dtype=torch.float64)))
         D, flat = len(self._h), sum(block**2 for block in self._blocks)
         self._step = compiled_step(self._blocks)
         A, Q = np.zeros((1, flat)), np.zeros((1, flat))
@@ -160,8 +169,12 @@ class Stream:
     def _update(self, t: float, y: float) -> StreamResult:
         self._gap[0], self._now[0], self._last = t - self._last, t, t
         self._count += not math.isnan(y)
-        self._step(y - self._mean, math.log(_FALSE_ALARM * (self._count + 1.0)), *self._arguments)
+        threshold = math.log(FALSE_ALARM * (self._count + 1.0))
+        stuck = self.repetition is not None and self._is_stuck(y, threshold)
+        self._step(math.nan if stuck else y - self._mean, threshold, *self._arguments)
         expected, lower, upper, probability, shift = self._answer.tolist()
+        self._run[2] = upper - expected
+        probability = 1.0 if stuck else probability
         mean = self._mean
         bad = probability > FLAGGED
         return StreamResult(mean + expected, mean + lower, mean + upper, probability, bad, shift > 0.0)
@@ -186,6 +199,17 @@ class Stream:
         kinds = (float, float, float, float, bool, bool)
         return StreamResults(*(np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)))
 
+    def _is_stuck(self, y: float, threshold: float) -> bool:
+        """Whether the value repeats the ones before it more often than chance explains."""
+        last, surprise, half = self._run.tolist()
+        if y != last:
+            if not math.isnan(y):
+                self._run[0], self._run[1] = y, 0.0
+            return False
+        assert self.repetition is not None
+        self._run[1] = surprise + self.repetition.surprise(y, half / self._normal)
+        return bool(self._run[1] > threshold)
+
     def copy(self) -> Stream:
         """An independent stream in the same state, to look ahead with."""
         other = copy.copy(self)
@@ -202,6 +226,7 @@ class Stream:
             "kind": "Stream",
             "blocks": list(self._blocks),
             "clock": None if self.clock is None else dataclasses.asdict(self.clock),
+            "repetition": None if self.repetition is None else _as_lists(self.repetition),
             "law": {"shares": list(self.law.shares), "outlier_share": self.law.outlier_share, "width": self.law.width},
         }
         write_archive(path, description, {key: torch.from_numpy(np.array(value)) for key, value in numbers.items()})
@@ -224,6 +249,10 @@ class Stream:
             stream._count, stream._blocks = int(count), tuple(int(block) for block in description["blocks"])
             law, clock = description["law"], description["clock"]
             stream.clock = None if clock is None else Clock(**clock)
+            stream.repetition = None
+            if description["repetition"] is not None:
+                share, coarse, common = description["repetition"]
+                stream.repetition = Repetition(share, coarse, dict(common))
             stream.law = NoiseLaw(tuple(law["shares"]), float(law["outlier_share"]), float(law["width"]))
             D = sum(stream._blocks)
             if stream._m.shape != (2, D) or stream._P.shape != (2, D, D) or stream._h.shape != (D,):
@@ -236,7 +265,7 @@ class Stream:
         return stream
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_step", "_gap", "_now", "_answer", "_arguments")
+        made = ("_step", "_normal", "_gap", "_now", "_answer", "_arguments")
         return {key: value for key, value in self.__dict__.items() if key not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -244,6 +273,10 @@ class Stream:
         self._prepare()
 
 
+def _as_lists(repetition: Repetition) -> list[Any]:
+    return [repetition.share, repetition.coarse, [list(pair) for pair in repetition.common.items()]]
+
+
 # What a stream changes, and the arrays that it does not.
-_STATE = ("_m", "_P", "_sum")
+_STATE = ("_m", "_P", "_sum", "_run")
 _FIXED = ("_ends", "_kinds", "_coefficients", "_thetas", "_h", "_law")

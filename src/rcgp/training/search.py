@@ -68,9 +68,9 @@ def shorter_starts(model: RCGP) -> Iterator[None]:
 
 
 def scale_lengthscales(model: RCGP, factor: float) -> None:
-    """Multiply every lengthscale that is fitted by a factor, within its bounds."""
+    """Multiply every lengthscale that is fitted by a factor, within its bounds; those that the model offers for it."""
     with torch.no_grad():
-        for part in model.kernel.modules():
+        for part in model.scaled_kernel().modules():
             raw = getattr(part, "raw_lengthscale", None)
             if raw is not None and raw.requires_grad:
                 constraint = part.raw_lengthscale_constraint

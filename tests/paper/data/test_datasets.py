@@ -18,6 +18,7 @@ SHAPES = {
     "kin8nm": (8192, 8),
     "protein": (45730, 9),
     "flash_crash": (202, 1),
+    "flash_crash_two_days": (800, 1),
     "well_log": (4050, 1),
     "mcycle": (133, 1),
     "stackloss": (21, 3),
@@ -62,6 +63,15 @@ def test_the_flash_crash_has_minutes_as_inputs(data_home):
     assert data.feature_names == ("minute_of_day",)
     assert data.X[:2, 0].tolist() == [571, 573]
     assert set(np.argsort(np.diff(data.y))[:2]) <= {107, 108, 109}  # the sell-off just before rows 109 and 110
+
+
+def test_the_minutes_of_two_days_start_again_on_the_second(data_home):
+    data = load("flash_crash_two_days", home=data_home)
+    assert data.feature_names == ("minute_of_day",)
+    (morning,) = np.flatnonzero(np.diff(data.X[:, 0]) < 0) + 1
+    assert (data.X[morning - 1, 0], data.X[morning, 0]) == (974, 570)  # 16:14 and 09:30
+    lowest = int(data.y[morning:].argmin())
+    assert data.X[morning + lowest, 0] == 789  # 13:09 on the second day
 
 
 def test_the_folder_can_be_named_by_the_environment(data_home, monkeypatch, tmp_path):

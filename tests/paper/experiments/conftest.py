@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 #: What the tests of this room read.
-NEEDED = ("djia_20130423_open_2min.csv",)
+NEEDED = ("djia_20130423_open_2min.csv", "djia_20130422_23_close_1min.csv")
 
 
 @pytest.fixture

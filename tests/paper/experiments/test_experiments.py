@@ -16,7 +16,7 @@ from rcgp.training import fit_robust
 from rcgp.weights.noise_law import SCALES
 from rcgp_paper.baselines import GaussianGP, MixtureGP
 from rcgp_paper.data import load, prepare
-from rcgp_paper.experiments import EXPERIMENTS, Options, figures, tables
+from rcgp_paper.experiments import EXPERIMENTS, Options, figures, flash_crash, tables
 from rcgp_paper.experiments.methods import METHODS, TITLES, Outcome, run_method
 from rcgp_paper.experiments.records import key_of
 from rcgp_paper.experiments.scores import score
@@ -261,9 +261,13 @@ def test_the_data_of_each_run_are_those_that_it_loads(monkeypatch):
         raise EnoughError
 
     monkeypatch.setattr(figures, "load", ask)
-    with pytest.raises(EnoughError):
-        EXPERIMENTS["figure_flash_crash"].run({"index": 0})
-    assert asked == [EXPERIMENTS["figure_flash_crash"].data_of({"index": 0})]
+    monkeypatch.setattr(flash_crash, "load", ask)
+    crash = EXPERIMENTS["figure_flash_crash"]
+    for config in crash.configs(Options()):
+        with pytest.raises(EnoughError):
+            crash.run(config)
+    assert asked == [crash.data_of(config) for config in crash.configs(Options())]
+    assert len(set(asked)) == 2
 
 
 def test_figure_1_is_of_the_data_and_the_robust_model_is_nearer_to_the_truth():

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parents[4] / "shared" / "data"
 EPSILONS = tuple(f"ε = {epsilon}" for epsilon in ("0.01", "0.05", "0.1", "0.2", "0.5", "0.9"))
 POINTS = ("observation", "outlier")
 SPARSE = ("SVGP", "SVGP, noise fitted", "RCSVGP", "RCSVGP, leave-one-out")
+CRASH = ("RCGP", "ST-RCGP's rule", "RCGP, learned law")
 METHODS = ("GP", "RCGP", "RCGP as in the paper", "t-GP")
 OPTIMISATION = [
     ("", "cumulative regret", "six-hump camel", METHODS),
@@ -49,6 +50,13 @@ PANELS = {
     "figure_flash_crash": [
         ("", "DJIA (points)", "", ("observation", "GP", "RCGP")),
         ("time of day on 23 April 2013 (hours)", "weight", "", ()),
+        ("", "DJIA (points)", "22 April, every minute", ("observation", "GP", *CRASH)),
+        ("", "", "23 April", ("observation", "GP", *CRASH, "flagged by the learned law")),
+        ("", "", "the crash", ("observation", "GP", *CRASH, "flagged by the learned law")),
+        *(("", "weight" if column == 0 else "", "", (name,)) for name in CRASH[:2] for column in range(3)),
+        ("time of day (hours)", "weight", "", CRASH[2:]),
+        ("time of day (hours)", "", "", CRASH[2:]),
+        ("minutes after 13:00", "", "", CRASH[2:]),
     ],
     "figure_prior_mean": [
         ("x", "y", "", (*POINTS, "truth", "RCGP, prior mean zero", "RCGP, polynomial prior mean", "the polynomial"))
@@ -81,6 +89,8 @@ def records_of(values_of):
     def records(name):
         if name.startswith("figure_bo"):
             return optimisation_records(name)
+        if name == "figure_flash_crash":
+            return [record_of(name, {"index": 0}, values_of(name)), two_days_record()]
         return sparse_records() if name == "figure_sparse" else [record_of(name, {"index": 0}, values_of(name))]
 
     return records
@@ -105,6 +115,23 @@ def sparse_records(repetitions=3):
         for index in range(repetitions)
         for n in (100, 3200, 400)
     ]
+
+
+def two_days_record():
+    """Two days of prices, with a crash of two minutes, and curves and weights that tell the methods apart."""
+    minute = np.concatenate([np.arange(570.0, 960.0), 1440.0 + np.arange(570.0, 960.0)])
+    crash = np.isin(minute, [2229.0, 2230.0])
+    price = 14600.0 + 50.0 * np.sin(minute / 100.0) - 90.0 * crash
+    curves = {
+        name: {
+            "mean": (price + i).tolist(),
+            "std": np.full(len(minute), 1.0 + i).tolist(),
+            "weight": np.where(crash, 0.1 * i, 1.0 - 0.1 * i).tolist(),
+        }
+        for i, name in enumerate(("gp", "rcgp", "st_rcgp", "learned"))
+    }
+    values = {"minute": minute.tolist(), "price": price.tolist(), "flagged": crash.tolist(), **curves}
+    return record_of("figure_flash_crash", {"index": 0, "series": "two days"}, values)
 
 
 def optimisation_records(name):
@@ -243,6 +270,27 @@ def test_the_weights_below_the_flash_crash_are_on_its_time_axis(values_of):
     hours = np.array(values["minute"]) / 60
     np.testing.assert_array_equal(bottom.lines[0].get_xydata(), np.column_stack([hours, values["weight"]]))
     assert top.get_xlim() == bottom.get_xlim()
+
+
+def test_the_two_days_of_the_flash_crash_show_every_minute_and_every_weight():
+    record = two_days_record()
+    minute, flagged = np.array(record.values["minute"]), np.array(record.values["flagged"])
+    axes = np.reshape(DRAWINGS["figure_flash_crash"]([record]).axes, (4, 3))
+    rows = (minute < 1440, minute >= 1440, np.abs(minute - 2229) <= 12)
+    times = (minute / 60, (minute - 1440) / 60, minute - 1440 - 780)
+    for (top, *below), shown, x in zip(axes.T, rows, times, strict=True):
+        series = series_of(top)
+        price = np.column_stack([x, record.values["price"]])
+        np.testing.assert_array_equal(series["observation"], price[shown & ~flagged])
+        if (shown & flagged).any():
+            np.testing.assert_array_equal(series["flagged by the learned law"], price[shown & flagged])
+        low, high = top.get_ylim()
+        assert low < price[:, 1].min() < price[:, 1].max() < high
+        for axis, name, method in zip(below, CRASH, ("rcgp", "st_rcgp", "learned"), strict=True):
+            values = record.values[method]
+            np.testing.assert_array_equal(series[name], np.column_stack([x, values["mean"]])[shown])
+            np.testing.assert_array_equal(series_of(axis)[name], np.column_stack([x, values["weight"]])[shown])
+            assert axis.get_xlim() == top.get_xlim()
 
 
 def test_the_newest_record_of_a_figure_of_one_run_is_drawn(values_of):

@@ -5,6 +5,8 @@ StudentTGP          Student-t noise, variational posterior: the paper's t-GP
 MixtureGP           inliers and uniform outliers, variational posterior: the paper's m-GP
 WinsorizedGP        an ordinary GP on clipped observations
 RelevancePursuitGP  BoTorch's robust GP; needs the extra ``rcgp[botorch]``
+
+FilterCentredGP     ST-RCGP's weights, for series; in :mod:`rcgp_paper.baselines.filter_centred`, which imports numba
 """
 
 from rcgp_paper.baselines.gaussian import GaussianGP, RelevancePursuitGP, WinsorizedGP

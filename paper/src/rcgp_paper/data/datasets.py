@@ -142,6 +142,9 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
         "flash_crash": Source(
             "djia_20130423_open_2min.csv", "3dd1e3a3232a84d4225f4cc45430a204fa8c1d0e37d56f4db801e5fd0a50b319"
         ),
+        "flash_crash_two_days": Source(
+            "djia_20130422_23_close_1min.csv", "9bf77fd9f0153820e16376e2f05543e660bb1d56e911a44853aef3dab8fc719f"
+        ),
         "well_log": Source("well_log.csv", "a920f6030c5ed81f0f7058002bb5cd3e81c35574d00ec908a1e9761ee2df5a76"),
         "mcycle": Source("mcycle.csv", "85bef1944162073060f9dd49d1e9f0c30607a8ac17944c936d95d13eeeb19822"),
         "stackloss": Source("stackloss.csv", "b9385a2b34c4ac28a10261454e16c079150f51ed584483b0a94231aad47a0d2d"),

@@ -6,6 +6,7 @@
 ``scores``        of predictive distributions
 ``tables``        the paper's tables, and the numbers that it prints
 ``figures``       the paper's figures, as numbers
+``flash_crash``   the flash crash within two days; imports numba
 ``optimisation``  Bayesian optimisation: figures, and a table of all their runs
 ``trials``        its functions, models and loop; imports BoTorch
 """

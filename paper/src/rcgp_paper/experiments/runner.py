@@ -38,7 +38,9 @@ _MOST_DEATHS = 5
 _TICK = 5.0
 
 #: The rooms of both packages that influence the values of a run.
-_ROOMS = ("baselines", "botorch", "core", "data", "experiments", "models", "training", "weights")
+_ROOMS = (
+    *("baselines", "botorch", "core", "data", "estimator", "experiments", "models", "series", "training", "weights"),
+)
 
 #: Called with the number of finished runs and of all runs.
 Progress = Callable[[int, int], None]

@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
@@ -25,6 +26,7 @@ from rcgp_paper.experiments.optimisation import FUNCTION_TITLES, METHOD_TITLES, 
 __all__ = ["DRAWINGS", "draw_figure"]
 
 _GP, _RCGP, _SE, _BROWN, _POINTS, _OUTLIER = "#4daf4a", "#377eb8", "#ff7f00", "#a65628", "#777777", "#e41a1c"
+_LEARNED = "#984ea3"
 
 #: Inches: the text of two columns.
 _WIDE = 7.0
@@ -36,6 +38,20 @@ _INTERVAL = "95 % interval of f"
 _OPTIMISATION_LINES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"gp": (_GP, "-"), "rcgp": (_RCGP, "-"), "rcgp_paper": (_RCGP, "--"), "t-gp": (_SE, "-")}
 )
+
+#: Colour and name of each method in the two days of the flash crash.
+_CRASH_LINES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "gp": (_GP, "GP"),
+        "rcgp": (_RCGP, "RCGP"),
+        "st_rcgp": (_SE, "ST-RCGP's rule"),
+        "learned": (_LEARNED, TITLES["learned"]),
+    }
+)
+_FLAGGED = "flagged by the learned law"
+
+#: Minutes of a day; the deepest minute of the crash, on the second day; and the minutes around it that are shown.
+_DAY, _CRASH, _AROUND = 1440.0, 1440.0 + 789.0, 12.0
 
 Values = dict[str, Any]
 
@@ -130,19 +146,69 @@ def _outliers(values: Values) -> Figure:
     return figure
 
 
-def _flash_crash(values: Values) -> Figure:
-    """Figure 7: both models above, the weights of RCGP below."""
-    figure = Figure(figsize=(_WIDE, 4.4), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+def _flash_crash(records: Sequence[Record]) -> Figure:
+    """Figure 7: the paper's series above, the two days below; one of them alone if the other has no record."""
+    newest = {"series" in record.config: record.values for record in records}
+    heights = [height for two_days, height in ((False, 4.0), (True, 5.0)) if two_days in newest]
+    figure = Figure(figsize=(_WIDE, 0.4 + sum(heights)), layout="constrained")
+    parts = iter(figure.add_gridspec(len(heights), 1, height_ratios=heights))
+    axes: list[Axes] = []
+    if False in newest:
+        axes += _crash_day(figure, next(parts), newest[False])
+    if True in newest:
+        axes += _crash_days(figure, next(parts), newest[True])
+    _legend_above(figure, *axes, columns=4, bands=_INTERVAL)
+    return figure
+
+
+def _crash_day(figure: Figure, place: SubplotSpec, values: Values) -> list[Axes]:
+    """Both models above, the weights of RCGP below."""
+    rows = place.subgridspec(2, 1, height_ratios=[3, 1])
+    top = figure.add_subplot(rows[0])
+    bottom = figure.add_subplot(rows[1], sharex=top)
     hours = np.array(values["minute"]) / 60.0
     top.scatter(hours, values["price"], s=8, color=_POINTS, linewidths=0, label="observation")
     _band(top, hours, values["gp"], _GP, "GP")
     _band(top, hours, values["rcgp"], _RCGP, "RCGP")
     top.set(ylabel="DJIA (points)")
+    top.tick_params(labelbottom=False)
     bottom.plot(hours, values["weight"], color=_RCGP, linewidth=1.0)
     bottom.set(xlabel="time of day on 23 April 2013 (hours)", ylabel="weight", ylim=(0, 1.05))
-    _legend_above(figure, top, bands=_INTERVAL)
-    return figure
+    return [top, bottom]
+
+
+def _crash_days(figure: Figure, place: SubplotSpec, values: Values) -> list[Axes]:
+    """Both days and the crash itself: prices and posteriors above, the weights of each robust method below."""
+    minute, price, flagged = (np.array(values[key]) for key in ("minute", "price", "flagged"))
+    second = minute >= _DAY
+    panels = (
+        ("22 April, every minute", "time of day (hours)", ~second, minute / 60.0),
+        ("23 April", "time of day (hours)", second, (minute - _DAY) / 60.0),
+        ("the crash", "minutes after 13:00", np.abs(minute - _CRASH) <= _AROUND, minute - _DAY - 780.0),
+    )
+    robust = [method for method in _CRASH_LINES if method != "gp"]
+    grid = place.subgridspec(1 + len(robust), 3, height_ratios=[4, *[1] * len(robust)], width_ratios=[4, 4, 3])
+    axes: Any = grid.subplots(sharex="col", sharey="row")
+    for (top, *below), (title, name, rows, times) in zip(axes.T, panels, strict=True):
+        x, bad = times[rows], flagged[rows]
+        top.scatter(x[~bad], price[rows][~bad], s=8, color=_POINTS, linewidths=0, label="observation")
+        for method, (colour, label) in _CRASH_LINES.items():
+            _band(top, x, {key: np.array(part)[rows] for key, part in values[method].items()}, colour, label)
+        if bad.any():
+            crosses = top.scatter(
+                x[bad], price[rows][bad], s=18, marker="x", color=_OUTLIER, linewidths=1.0, label=_FLAGGED
+            )
+            crosses.set_zorder(3)  # not below the lines
+        for axis, method in zip(below, robust, strict=True):
+            colour, label = _CRASH_LINES[method]
+            axis.plot(x, np.array(values[method]["weight"])[rows], color=colour, linewidth=1.0, label=label)
+            axis.set(ylim=(-0.05, 1.1), yticks=(0, 1))
+        top.set_title(title, fontsize=10)
+        below[-1].set(xlabel=name)
+    axes[0, 0].set(ylabel="DJIA (points)", ylim=_range_of(price, margin=0.05))
+    for axis in axes[1:, 0]:
+        axis.set(ylabel="weight")
+    return list(axes.flat)
 
 
 def _prior_mean(values: Values) -> Figure:
@@ -279,7 +345,7 @@ DRAWINGS: Mapping[str, Callable[[Sequence[Record]], Figure]] = MappingProxyType(
         "figure_varying_c": _newest(_varying_c),
         "figure_outliers": _newest(_outliers),
         "figure_sparse": _sparse,
-        "figure_flash_crash": _newest(_flash_crash),
+        "figure_flash_crash": _flash_crash,
         "figure_prior_mean": _newest(_prior_mean),
         "figure_bo_ucb": draw_optimisation,
         "figure_bo_pi": draw_optimisation,

@@ -1,0 +1,98 @@
+"""Times become numbers, seconds for dates, and back."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rcgp.series.clock import Clock, duration
+
+BERLIN = pd.date_range("2025-03-30", periods=4, freq="1h", tz="Europe/Berlin")  # the clock goes from 2 to 3
+NAIVE = np.array(["2025-01-01T00:00", "2025-01-01T00:00:01.5"], dtype="datetime64[ns]")
+
+
+def test_numbers_start_at_zero_and_come_back():
+    clock, numbers = Clock.of([5.0, 3.0, 9.0])
+    np.testing.assert_array_equal(numbers, [2.0, 0.0, 6.0])
+    np.testing.assert_array_equal(clock.times(numbers), [5.0, 3.0, 9.0])
+    assert clock.length(2, "step") == 2.0
+
+
+def test_dates_are_seconds_after_the_first_and_come_back():
+    clock, numbers = Clock.of(NAIVE)
+    np.testing.assert_array_equal(numbers, [0.0, 1.5])
+    np.testing.assert_array_equal(clock.times(numbers), NAIVE)
+
+
+def test_hours_of_a_time_zone_are_hours_also_when_its_clock_changes():
+    clock, numbers = Clock.of(BERLIN)
+    np.testing.assert_array_equal(numbers, [0.0, 3600.0, 7200.0, 10800.0])
+    assert list(clock.times(numbers)) == list(BERLIN)
+    np.testing.assert_array_equal(clock.numbers(BERLIN.tz_convert("UTC")), numbers)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pd.DatetimeIndex(NAIVE),
+        pd.Series(NAIVE),
+        list(NAIVE),
+        ["2025-01-01", "2025-01-01 00:00:01.5"],
+        [datetime.datetime(2025, 1, 1), datetime.datetime(2025, 1, 1, 0, 0, 1, 500_000)],
+    ],
+    ids=["index", "column", "list", "text", "datetime"],
+)
+def test_dates_of_many_kinds_are_read(times):
+    np.testing.assert_array_equal(Clock.of(times)[1], [0.0, 1.5])
+
+
+def test_iso_strings_with_an_offset_are_in_utc():
+    clock, numbers = Clock.of(["2025-01-01T00:00:00+01:00", "2025-01-01T00:00:00Z"])
+    np.testing.assert_array_equal(numbers, [0.0, 3600.0])
+    assert clock.zone == "UTC"
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ([], "is empty"),
+        ([1.0, np.nan], "row 1"),
+        ([1.0, np.inf], "row 1"),
+        (["2025-01-01", "yesterday"], "row 1: 'yesterday'"),
+        (["2025-01-01", "2025-01-01T00:00:00Z"], "several time zones"),
+        (np.array(["2025-01-01", "NaT"], dtype="datetime64[s]"), "row 1"),
+        ([[1.0, 2.0]], "one dimension"),
+        ([1 + 2j], "numbers or dates"),
+    ],
+)
+def test_times_that_are_none_are_refused(times, message):
+    with pytest.raises(ValueError, match=message):
+        Clock.of(times)
+
+
+def test_new_times_are_of_the_same_kind():
+    dates, zoned, numbers = Clock.of(NAIVE)[0], Clock.of(BERLIN)[0], Clock.of([1.0])[0]
+    for clock, times, message in [
+        (dates, [1.0], "must be dates"),
+        (numbers, NAIVE, "must be numbers"),
+        (dates, BERLIN, "has time zone"),
+        (zoned, NAIVE, "has no time zone"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            clock.numbers(times)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("1D", 86400.0), ("12h", 43200.0), ("30min", 1800.0), ("1.5s", 1.5), ("W", 604800.0), ("7d", 604800.0),
+     (datetime.timedelta(hours=1), 3600.0), (np.timedelta64(1, "m"), 60.0), (pd.Timedelta("2h"), 7200.0)],
+)  # fmt: skip
+def test_durations(value, seconds):
+    assert duration(value, "period") == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("value", ["", "1", "day", "-1D", "0h", 5, None])
+def test_durations_that_are_none_are_refused(value):
+    with pytest.raises(ValueError, match="duration such as"):
+        duration(value, "period")
