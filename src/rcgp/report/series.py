@@ -317,9 +317,12 @@ def _frame(fit: _Fit, rows: Rows) -> figures.Range | None:
     """The frame of a figure, if flagged values would squeeze all others into a line."""
     kept = [rows.observed[~rows.flagged], fit.curve.mean, *(() if fit.forecast is None else (fit.forecast.mean,))]
     inside = np.concatenate(kept)
-    span = 2.0 * np.ptp(inside)
-    near = (rows.observed >= inside.min() - span) & (rows.observed <= inside.max() + span)
-    return figures.frame_of(np.concatenate([inside, rows.observed]), np.append(inside, rows.observed[near]))
+    if figures.frame_of(np.concatenate([inside, rows.observed]), inside) is None:
+        return None
+    span = np.ptp(inside)
+    near = np.append(inside, rows.observed[np.abs(rows.observed - inside.mean()) <= 3.0 * span])
+    low, high = float(near.min()), float(near.max())
+    return low - 0.15 * (high - low), high + 0.15 * (high - low)
 
 
 def _beyond(rows: Rows, y_range: figures.Range | None) -> str:

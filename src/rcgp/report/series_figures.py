@@ -124,6 +124,7 @@ def series_figure(
     if y_range is not None:
         value = rows.observed[flagged]
         beyond = flagged[(value < y_range[0]) | (value > y_range[1])]
+        beyond = beyond[thinned(rows.observed[beyond])]  # marks beside the values themselves
         above = rows.observed[beyond] > y_range[1]
         margin = 0.03 * (y_range[1] - y_range[0])
         marker = {"size": size + 1, "symbol": np.where(above, "triangle-up", "triangle-down"), **look}
