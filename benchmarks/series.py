@@ -22,7 +22,6 @@ import torch
 from numpy.typing import NDArray
 
 from rcgp import RCGPSeries
-from rcgp.series import Stream
 from rcgp.weights.noise_law import FLAGGED
 from rcgp_paper.baselines.filter_centred import FilterCentredGP
 
@@ -194,7 +193,6 @@ def judge(half: str, name: str, kind: str, seed: int) -> list[dict[str, object]]
 def _stream(t: Array, y: Array, bad: NDArray[np.bool_], kind: str) -> dict[str, object]:
     """A model of the first half, fed with the second: coverage, flags, and how long level shifts take."""
     stream = _fit(t[:HISTORY], y[:HISTORY], "learned").stream()
-    assert isinstance(stream, Stream)
     found = stream.update_many(t[HISTORY:], y[HISTORY:])
     new, wrong = y[HISTORY:], bad[HISTORY:]
     settled = np.ones(len(new), dtype=bool)

@@ -116,9 +116,10 @@ def test_columns_are_fitted_one_by_one():
     assert model.outliers_.shape == (120, 2)
     np.testing.assert_allclose(model.predict(t)[:, 0], alone.predict(t), atol=1e-12)
     assert model.predict_quantiles(t, [0.1, 0.9]).shape == (120, 2, 2)
-    assert len(model.stream()) == 2
-    with pytest.raises(ValueError, match="one column"):
-        model.components(t)
+    assert len(model.streams()) == 2
+    for method in (model.stream, lambda: model.components(t)):
+        with pytest.raises(ValueError, match="for one column, the model has 2"):
+            method()
 
 
 def test_stuck_values_raise_a_doubt_and_are_flagged_if_asked_for():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rcgp import RCGP, StateSpaceRCGP, fit, fit_robust, posterior_influence
 from rcgp.core.exact import condition
 from rcgp.series import harmonic_error, solver
-from rcgp.series.model import default_series_kernel
+from rcgp.series.defaults import default_series_kernel
 from rcgp.training.objectives import marginal, weighed_evidence
 from rcgp.weights import Constant, InverseMultiquadric, LawWeight
 from series_kernels import (

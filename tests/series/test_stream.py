@@ -11,6 +11,7 @@ import torch
 
 from rcgp import RCGPSeries, SavedModelError, StateSpaceRCGP, fit_robust
 from rcgp.series import Stream
+from rcgp.series.process import SeriesProcess
 from rcgp.series.step import judge, law_numbers, quantile
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import responsibilities
@@ -76,8 +77,6 @@ def test_values_are_taken_in_as_pseudo_data(model):
     assert found.probability == pytest.approx(probability, abs=1e-9)
     process = model.process()
     noise = model.noise.item()
-    from rcgp.series.model import SeriesProcess
-
     z = np.append(process.z, e - mean - noise * slope)
     w = np.append(process.w, precision / noise)
     longer = SeriesProcess(

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 import rcgp
-from rcgp.cli.options import AsJson, Data, Options, ReadingOptions, with_options
+from rcgp.cli.options import AsJson, Data, Options, ReadingOptions, SeriesOptions, with_options
 
 if TYPE_CHECKING:
     from rcgp.cli.fitting import Fitted
@@ -68,6 +68,8 @@ def run(arguments: list[str] | None = None) -> int:
     except MemoryError:
         return _fail("there is not enough memory for a table of this size")
     except ModuleNotFoundError as error:
+        if error.name == "numba":
+            return _fail("'rcgp series' needs numba; pip install \"rcgp[series]\" brings it")
         if error.name == "rcgp_paper":
             return _fail("'rcgp reproduce' needs rcgp-paper; pip install \"rcgp[paper]\" brings it")
         return _fail(f'{error.name} is missing; pip install "rcgp[demo]" brings everything that the commands use')
@@ -237,6 +239,30 @@ def clean(
     write_table(table, output, fitted.table.attrs.get("separator", ","), options.decimal or ".")
     print_doubts(fitted.model.doubts_, _messages())
     _say(summary.format(output=output))
+
+
+@app.command()
+@with_options
+def series(
+    options: SeriesOptions,
+    data: Annotated[
+        Path | None, typer.Argument(metavar="DATA", help="CSV or Parquet file with a header.", show_default=False)
+    ] = None,
+) -> None:
+    """Fit a series: values over time, some of them wrong or missing; show what is suspicious, and forecast.
+
+    Times are dates, all with a time zone or all without, or numbers; they may be irregular. Empty cells of the target
+    are missing values, which are predicted. Costs grow with the number of rows, not with its cube.
+
+    Example: [bold]rcgp series load.csv --time when --target load --period 1D --period 7D --forecast 48h --output
+    load.html[/bold]
+    """
+    from rcgp.cli.series import run_series
+
+    for path in (options.output, options.predictions, options.model if data is not None else None):
+        if path is not None:
+            _check_output(path, *([] if data is None else [data]), table=path == options.predictions)
+    run_series(data, options, _results(), _messages())
 
 
 @app.command()

@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from rcgp import FitError
 from rcgp.chunked.resources import available_memory, gigabytes, inducing_bytes
-from rcgp.cli.options import Choice, Options, ReadingOptions, Weight, many
+from rcgp.cli.options import Choice, FormatOptions, Options, ReadingOptions, Weight, many
 from rcgp.estimator import IntervalWarning, NoiseLawWarning, RCGPRegressor, SparseRCGPRegressor
 from rcgp.estimator.base import BaseRegressor
 from rcgp.estimator.saved import load_with_table
@@ -38,7 +38,7 @@ from rcgp.table import (
     suspicious_inputs,
 )
 
-__all__ = ["Fitted", "fit_plain", "fit_table", "predictions"]
+__all__ = ["Fitted", "csv_format", "fit_plain", "fit_table", "predictions", "quiet_fit"]
 
 # Peak memory, measured in n x n matrices of float64: of the search for hyperparameters on n rows, and of an exact
 # model of n rows.
@@ -91,7 +91,7 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
     Raises:
         TableError: also if the table already has one of the new columns.
     """
-    form = _csv_format(options)
+    form = csv_format(options)
     table = read_table(path, form)
     columns = list(table.columns)
     for name in set(new_columns) & set(columns):
@@ -137,7 +137,7 @@ def predictions(model_path: Path, data_path: Path, options: ReadingOptions) -> t
     if (outputs := model.n_outputs_) > 1:
         raise TableError(f"{str(model_path)!r} has {outputs} outputs; predict with it in Python: rcgp.load(...)")
     known = None if saved is None else Encoding.from_json(saved)
-    given = _csv_format(options)
+    given = csv_format(options)
     form = given if known is None else known.form.overridden_by(given)
     table = read_table(data_path, form)
     encoding = replace(_columns_of(model, table) if known is None else known, form=form)
@@ -184,12 +184,26 @@ def _columns_of(model: BaseRegressor, table: pd.DataFrame) -> Encoding:
     return Encoding("\0", tuple(Column(name, "number", ()) for name in columns))
 
 
-def _csv_format(options: ReadingOptions) -> CsvFormat:
+def csv_format(options: FormatOptions) -> CsvFormat:
+    """How the options say that a CSV file is written."""
     return CsvFormat(options.encoding, options.separator, options.decimal, options.date_format)
 
 
 def _fit(model: BaseRegressor, X: pd.DataFrame, y: pd.Series[float], console: Console, title: str) -> None:
     """Fit, with progress on a terminal; a fit that fails names the row of the file."""
+    quiet_fit(model, X, y, y, console, title)
+
+
+def quiet_fit(model: Any, X: Any, y: pd.Series[float], used: pd.Series[float], console: Console, title: str) -> None:
+    """Fit any estimator, with progress on a terminal and without warnings, which the results report.
+
+    Args:
+        model: the estimator.
+        X, y: what it is fitted to.
+        used: the rows of y that the model uses, one of which an error names.
+        console: for the progress.
+        title: of the progress.
+    """
     with _progress(console, title) as report, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the summary reports it
         warnings.simplefilter("ignore", NoiseLawWarning)  # doubts are printed after the results
@@ -197,8 +211,8 @@ def _fit(model: BaseRegressor, X: pd.DataFrame, y: pd.Series[float], console: Co
         try:
             model.set_params(progress=report).fit(X, y)
         except FitError as error:
-            clue = error.clue or f"whose {y.name!r} is {y.iloc[error.row]:g}"
-            raise TableError(f"the fit failed: {error.reason}; look at row {y.index[error.row]}, {clue}") from error
+            clue = error.clue or f"whose {y.name!r} is {used.iloc[error.row]:g}"
+            raise TableError(f"the fit failed: {error.reason}; look at row {used.index[error.row]}, {clue}") from error
     model.set_params(progress=False)
 
 

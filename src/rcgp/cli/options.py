@@ -13,7 +13,19 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import typer
 
-__all__ = ["SPARSE_ABOVE", "AsJson", "Choice", "Data", "Options", "ReadingOptions", "Weight", "many", "with_options"]
+__all__ = [
+    "SPARSE_ABOVE",
+    "AsJson",
+    "Choice",
+    "Data",
+    "FormatOptions",
+    "Options",
+    "ReadingOptions",
+    "SeriesOptions",
+    "Weight",
+    "many",
+    "with_options",
+]
 
 #: Larger tables are fitted through inducing points by default. An exact fit of this many rows takes half a minute, four
 #: times as long as a sparse one.
@@ -34,12 +46,9 @@ def _option(value: Any, text: str, *names: str, shown: str | bool = True, **more
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingOptions:
-    """How to read a table; ``None`` if not given."""
+class FormatOptions:
+    """How a table is written; ``None`` if not given."""
 
-    row_id: str | None = _option(
-        None, "Column that names the rows; not a feature.", "--id", metavar="COLUMN", shown=False
-    )
     missing: Literal["drop", "error"] = _option("error", "Rows that lack a value: drop them, or end with an error.")
     encoding: str | None = _option(None, "Encoding of a CSV file, such as cp1252.", shown="UTF-8 or UTF-16")
     decimal: Literal[".", ","] | None = _option(None, "Decimal mark of a CSV file.", shown=".")
@@ -48,6 +57,15 @@ class ReadingOptions:
     )
     date_format: str | None = _option(
         None, "Format of dates, such as %d/%m/%Y for 31/12/2024.", shown="unambiguous dates only"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(FormatOptions):
+    """How to read a table; ``None`` if not given."""
+
+    row_id: str | None = _option(
+        None, "Column that names the rows; not a feature.", "--id", metavar="COLUMN", shown=False
     )
 
 
@@ -120,6 +138,52 @@ class Options(ReadingOptions):
         if not sparse and self.inducing is not None:
             sentence = f"there are no inducing points in an exact fit{why}; say --sparse, or leave it out"
             raise typer.BadParameter(sentence, param_hint=["--inducing"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesOptions(FormatOptions):
+    """What to do with a series; ``None`` if not given. Raises typer.BadParameter if options exclude each other."""
+
+    time: str | None = _option(None, "Column of the times: dates, or numbers.", metavar="COLUMN", shown=False)
+    target: list[str] | None = _option(
+        None, "Column of the values; several are fitted one by one.", metavar="COLUMN", shown=False
+    )
+    period: list[str] | None = _option(
+        None,
+        "Length of a season, such as 1D or 7D for dates (ms, s, min, h, D, W), a number for numbers; one option for "
+        "each.",
+        shown=False,
+    )
+    forecast: str | None = _option(
+        None,
+        "How far to forecast: a duration such as 48h for dates, a length in their unit for numbers, or '12 steps' of "
+        "the typical gap.",
+        shown=False,
+    )
+    coverage: float = _option(0.95, "Probability that an interval holds a value that is no outlier.")
+    output: Path | None = _option(None, "HTML page to write.", shown=False)
+    predictions: Path | None = _option(
+        None, "CSV or Parquet file for what is expected at the time of each row, and the forecast.", shown=False
+    )
+    model: Path | None = _option(None, "File to save the fitted model in; without DATA, to start from.", shown=False)
+    follow: bool = _option(
+        False,
+        "Then read rows 'time,value' from standard input and write a JSON line for each: what was expected, and "
+        "whether the value is an outlier.",
+        "--follow",
+    )
+    as_json: bool = _option(False, "JSON on standard output, for machines.", "--json")
+    top: int = _option(10, "How many suspicious rows to show.", min=0)
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.coverage < 1.0:
+            raise typer.BadParameter(f"must be between 0 and 1, got {self.coverage}", param_hint=["--coverage"])
+        if self.follow and self.as_json:
+            raise typer.BadParameter("--follow writes JSON already: leave it out", param_hint=["--json"])
+        if len(self.target or ()) > 1:
+            for name, given in (("--output", self.output), ("--model", self.model), ("--follow", self.follow)):
+                if given:
+                    raise typer.BadParameter("works with one --target only", param_hint=[name])
 
 
 @dataclass(frozen=True)

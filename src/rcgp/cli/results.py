@@ -18,7 +18,7 @@ from rich.text import Text
 from rcgp.cli.fitting import Fitted
 from rcgp.estimator import FLAG_RULE, SparseRCGPRegressor
 from rcgp.estimator.base import BaseRegressor
-from rcgp.report.summary import rows_of
+from rcgp.report.summary import Rows, rows_of
 from rcgp.saving import write_atomically
 from rcgp.table.encoding import printable
 from rcgp.weights.noise_law import SCALES
@@ -26,14 +26,17 @@ from rcgp.weights.noise_law import SCALES
 __all__ = [
     "NEW_COLUMNS",
     "cleaned",
+    "coverage_of",
     "number",
     "outliers_json",
+    "print_columns",
     "print_doubts",
     "print_notices",
     "print_rows",
     "print_summary",
     "print_verdict",
     "suspicion",
+    "verdict_facts",
     "write_table",
 ]
 
@@ -76,7 +79,7 @@ def suspicion(
 def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
     """The rows of :func:`suspicion` and the noise law, for machines."""
     model = fitted.model
-    law, (of_good, of_all) = model.noise_law_, _coverage(fitted)
+    law, (of_good, of_all) = model.noise_law_, coverage_of(_rows(fitted))
     return {
         "target": fitted.y.name,
         "rows": rows.to_dict(orient="records"),
@@ -102,10 +105,10 @@ def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
         ("target", printable(y.name)),
         ("noise", _noise(fitted)),
         ("leave-one-out error", f"absolute: median {number(error.median())}, mean {number(error.mean())}"),
-        *_verdict(fitted),
+        *verdict_facts(model, _rows(fitted)),
         ("optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"),
     )
-    _print_columns([list(fact) for fact in facts], console, right=())
+    print_columns([list(fact) for fact in facts], console, right=())
     _print_lengthscales(fitted, console)
     if shown and len(rows):
         console.print("\nMost suspicious rows, predicted from all others:")
@@ -115,20 +118,20 @@ def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
 def print_verdict(fitted: Fitted, console: Console) -> None:
     """The noise law, the coverage of the intervals and the number of flagged rows, below a blank line."""
     console.print()
-    _print_columns([list(fact) for fact in _verdict(fitted)], console, right=())
+    print_columns([list(fact) for fact in verdict_facts(fitted.model, _rows(fitted))], console, right=())
 
 
 def print_rows(rows: pd.DataFrame, console: Console) -> None:
     """The rows of :func:`suspicion`, one line each, whatever the width of the terminal."""
-    name = ["id"] if "id" in rows else []
-    lines = [["row", *name, "observed", "expected", "residual", "in sd", "weight", "outlier probability", "flag"]]
+    named = [name for name in ("id", "time") if name in rows]
+    lines = [["row", *named, "observed", "expected", "residual", "in sd", "weight", "outlier probability", "flag"]]
     for row in rows.itertuples(index=False):
         values: Any = row
         numbers = (values.observed, values.expected, values.residual, values.score, values.weight)
         flag = "outlier" if values.outlier else ""
-        name = [printable(values.id)] if "id" in rows else []
+        name = [printable(getattr(values, column)) for column in named]
         lines.append([str(values.row), *name, *map(number, numbers), f"{values.outlier_probability:.3f}", flag])
-    _print_columns(lines, console, right=range(len(lines[0]) - 1), head=True)
+    print_columns(lines, console, right=range(len(lines[0]) - 1), head=True)
 
 
 def print_notices(notices: Iterable[str], console: Console) -> None:
@@ -174,10 +177,9 @@ def write_table(table: pd.DataFrame, path: Path | None, separator: str = ",", de
         write_atomically(path, table.to_csv(index=False, sep=separator, decimal=decimal).encode())
 
 
-def _verdict(fitted: Fitted) -> tuple[tuple[str, str], ...]:
+def verdict_facts(model: Any, rows: Rows) -> tuple[tuple[str, str], ...]:
     """The noise law as a sentence, the coverage of the intervals, and the number of flagged rows with the rule."""
-    model = fitted.model
-    of_good, of_all = _coverage(fitted)
+    of_good, of_all = coverage_of(rows)
     afterwards = "" if model.weight == "learned" else " It was learned after the fit and only flags rows."
     coverage = f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all"
     return (
@@ -187,11 +189,14 @@ def _verdict(fitted: Fitted) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _coverage(fitted: Fitted) -> tuple[float, float]:
+def coverage_of(rows: Rows) -> tuple[float, float]:
     """Share of the rows inside their 95 % leave-one-out interval by the law: of those not flagged, and of all."""
-    rows = rows_of(fitted.model, fitted.X, np.asarray(fitted.fitted_y, dtype=np.float64), tuple(fitted.y.index))
     good = rows.inside[~rows.flagged]
     return float(good.mean()) if len(good) else math.nan, float(rows.inside.mean())
+
+
+def _rows(fitted: Fitted) -> Rows:
+    return rows_of(fitted.model, fitted.X, np.asarray(fitted.fitted_y, dtype=np.float64), tuple(fitted.y.index))
 
 
 def _noise(fitted: Fitted) -> str:
@@ -223,10 +228,10 @@ def _print_lengthscales(fitted: Fitted, console: Console) -> None:
             scale, span = number(lengthscales[j]), f"{number(low[j])} to {number(high[j])}"
         lines.append([printable(name), "–" if constant[j] else scale, span])
     console.print("\nHow far one moves in a feature before the function changes:")
-    _print_columns(lines, console, right=(1, 2), head=True)
+    print_columns(lines, console, right=(1, 2), head=True)
 
 
-def _print_columns(lines: list[list[str]], console: Console, right: Iterable[int], head: bool = False) -> None:
+def print_columns(lines: list[list[str]], console: Console, right: Iterable[int], head: bool = False) -> None:
     """Lines with aligned columns, never cut: the terminal wraps what does not fit."""
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     aligned_right = set(right)

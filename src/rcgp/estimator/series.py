@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-import gpytorch
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, PeriodicKernel, ScaleKernel
-from gpytorch.priors import LogNormalPrior
+from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
@@ -21,24 +17,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from rcgp.estimator.base import check_choice, check_integer, undone_on_failure
-from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis, warn
-from rcgp.models.defaults import AttributeOf, Between, above, robust_spread
-from rcgp.series import StateSpaceRCGP, Stream, harmonic_error
+from rcgp.estimator.output import ROW_ATTRIBUTES, Output, warn
+from rcgp.estimator.series_fit import fit_column
+from rcgp.series import StateSpaceRCGP, Stream
 from rcgp.series.clock import Clock
-from rcgp.series.stuck import Repetition, stuck_values
-from rcgp.training import fit_robust
-from rcgp.training.fit import fit_ordinary
-from rcgp.training.judgement import judge_rows
+from rcgp.series.stuck import Repetition
 
 __all__ = ["Component", "Forecast", "RCGPSeries"]
 
 Array = NDArray[np.float64]
-
-# Standard deviation of the logarithms of variances under the weak priors: at two of them the factor is 50 either way.
-_LOG_SPREAD = 2.0
-
-# Error of a periodic kernel by its harmonics that is worth a word.
-_COARSE = 0.02
 
 
 class Forecast(NamedTuple):
@@ -187,7 +174,7 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         outputs = []
         for column in values.reshape(len(values), -1).T:
-            output = self._fit_column(clock, numbers, column, precision, int(seed))
+            output = fit_column(self, clock, numbers, column, precision, int(seed))
             warn(output.report, output.doubts)
             outputs.append(output)
         self._set_fitted(outputs, clock, names)
@@ -278,7 +265,7 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         For one column.
         """
         x = self._times(t)
-        (model,) = self._single("components")
+        (model,) = self._single("a list of components")
         with torch.no_grad():
             level = model.mean(x).numpy()
         parts = [Component("level", level, np.zeros_like(level))]
@@ -298,18 +285,24 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         drawn = [model.sample(x, n_samples, int(seed)).T for model, seed in zip(self.models_, seeds, strict=True)]
         return self._stack(drawn, axis=1)
 
-    def stream(self, coverage: float = 0.95) -> Stream | list[Stream]:
+    def stream(self, coverage: float = 0.95) -> Stream:
         """The filter after the last training row, to be fed with new values: :class:`rcgp.series.Stream`.
 
-        One for each column, where there are several.
+        For one column; :meth:`streams` has one for each of several.
         """
+        check_is_fitted(self)
+        self._single("a stream")
+        return self.streams(coverage)[0]
+
+    def streams(self, coverage: float = 0.95) -> list[Stream]:
+        """A stream for each column."""
         check_is_fitted(self)
         streams = []
         for model in self.models_:
             order = torch.argsort(model.train_X[:, 0], stable=True)
             repetition = Repetition.of(model.train_y[order].numpy()) if self.stuck else None
             streams.append(Stream(model, coverage, self.clock_, repetition))
-        return streams[0] if self.n_outputs_ == 1 else streams
+        return streams
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, atomically; :func:`rcgp.load` reads it."""
@@ -339,75 +332,6 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         if self.kernel is not None and len(self.periods):
             raise ValueError("periods are for the default kernel: put a PeriodicKernel into the one you give")
 
-    def _fit_column(self, clock: Clock, t: Array, y: Array, precision: Array | None, seed: int) -> Output:
-        """The model of one column; with ``stuck=True`` fitted once more without stuck values, where there are any."""
-        values = torch.from_numpy(y.copy())
-        output = self._fit_values(clock, t, values, precision, seed)
-        observed = np.flatnonzero(~np.isnan(y))
-        observed = observed[np.argsort(t[observed], kind="stable")]
-        stuck = observed[stuck_values(y[observed], output.rows.loo_std[observed])]
-        if not len(stuck):
-            return output
-        doubt = f"{len(stuck)} values repeat the one before them more often than chance explains"
-        if not self.stuck:
-            return replace(output, doubts=(*output.doubts, f"{doubt}: stuck=True takes them for errors"))
-        values[stuck] = torch.nan
-        output = self._fit_values(clock, t, values, precision, seed)
-        output.rows.weights[stuck], output.rows.outlier_probability[stuck] = 0.0, 1.0
-        output.rows.outliers[stuck] = True
-        return replace(output, doubts=(*output.doubts, f"{doubt}: they are taken for errors"))
-
-    def _fit_values(self, clock: Clock, t: Array, values: Tensor, precision: Array | None, seed: int) -> Output:
-        """Build and fit the model of one column, and judge its rows; NaN is a missing value."""
-        model = self._build(clock, torch.from_numpy(t), values, precision)
-        options: dict[str, Any] = {
-            "restarts": int(self.n_restarts),
-            "max_iterations": int(self.max_iter),
-            "seed": seed,
-            "progress": self.progress,
-        }
-        learned = self.weight == "learned"
-        report = fit_robust(model, **options) if learned else fit_ordinary(model, **options)
-        rows, loo = judge_rows(model, learn=not learned), model.leave_one_out()
-        observed = model.observed
-        weights, probability, mean, variance = (torch.full_like(values, torch.nan) for _ in range(4))
-        weights[observed], probability[observed] = model.weights(), rows.outlier_probability
-        mean[observed], variance[observed] = loo.mean, loo.variance
-        if not bool(observed.all()):
-            missing = model.posterior(torch.from_numpy(t)[~observed], observation_noise=True)
-            mean[~observed], variance[~observed] = missing.mean, missing.variance
-        doubts = rows.doubts
-        if (error := harmonic_error(model.kernel, model.harmonics)) > _COARSE:
-            doubts = (
-                *doubts,
-                f"a seasonal pattern has more detail than {model.harmonics} harmonics show ({error:.0%} of its "
-                "variance): increase harmonics",
-            )
-        diagnosis = RowDiagnosis.of(values, weights, mean, variance.sqrt(), probability)
-        return Output(model, report, rows.law, doubts, diagnosis)
-
-    def _build(self, clock: Clock, times: Tensor, values: Tensor, precision: Array | None) -> StateSpaceRCGP:
-        """The model of one column before it is fitted."""
-        periods = [clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods)]
-        kernel = None if self.kernel is None else copy.deepcopy(self.kernel).double()
-        mean = copy.deepcopy(self.mean) if isinstance(self.mean, gpytorch.means.Mean) else self.mean
-        model = StateSpaceRCGP(
-            times,
-            values,
-            kernel=kernel,
-            mean=mean,
-            sample_weight=None if precision is None else torch.from_numpy(precision),
-            harmonics=int(self.harmonics),
-        )
-        if kernel is None:
-            with torch.no_grad():
-                spread = robust_spread(model.residual())
-            model.kernel = _default_kernel(model.train_X, spread, periods)
-            wide = torch.tensor(_LOG_SPREAD, dtype=torch.float64)
-            prior = LogNormalPrior(model.noise.detach().log() + wide**2, wide)
-            model.register_prior("noise_prior", prior, AttributeOf("noise"))
-        return model
-
     def _set_fitted(self, outputs: Sequence[Output], clock: Clock, names: list[str] | None) -> None:
         self.n_outputs_, self.clock_, self.output_names_ = len(outputs), clock, names
         self.models_ = [output.model for output in outputs]
@@ -426,7 +350,7 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
 
     def _single(self, what: str) -> list[StateSpaceRCGP]:
         if self.n_outputs_ != 1:
-            raise ValueError(f"{what} are for one column, the model has {self.n_outputs_}: fit them one by one")
+            raise ValueError(f"{what} is for one column, the model has {self.n_outputs_}")
         return self.models_
 
     def _stack(self, outputs: Sequence[Any], axis: int = -1) -> NDArray[Any]:
@@ -449,57 +373,3 @@ def _values(y: Any, rows: int) -> Array:
         row = int(np.argwhere(np.isinf(values))[0][0])
         raise ValueError(f"y contains an infinite value in row {row}; NaN is a missing value")
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-
-
-def _default_kernel(x: Tensor, spread: float, periods: Sequence[float]) -> Kernel:
-    """Trend, Matérn-3/2 process and slowly changing seasons, started at the scales of the data, with weak priors.
-
-    Args:
-        x: ``n x 1`` times.
-        spread: robust standard deviation of the residuals.
-        periods: of the seasons.
-    """
-    times = torch.from_numpy(np.unique(x[:, 0].numpy()))
-    span = max(float(times[-1] - times[0]), torch.finfo(torch.float64).tiny) if len(times) > 1 else 1.0
-    gap = float(times.diff().median()) if len(times) > 1 else 1.0
-    # The geometric middle between the shortest lengthscale that can be seen and the longest, these at two deviations.
-    middle, wide = 0.5 * math.log(gap * span), max(0.25 * math.log(span / gap), 1.0)
-    trend = LinearKernel(variance_constraint=above(0.0)).double()
-    trend.variance = torch.tensor((spread / span) ** 2, dtype=torch.float64)
-    _prior(trend, "variance", math.log((spread / span) ** 2), _LOG_SPREAD)
-    parts: list[Kernel] = [trend, _scaled(_matern(1.5, 0.3 * span, middle, wide), spread**2)]
-    for period in periods:
-        seasonal = PeriodicKernel(
-            lengthscale_constraint=Between(0.1, 1e3), period_length_constraint=above(0.0)
-        ).double()
-        seasonal.period_length, seasonal.lengthscale = torch.tensor(period).double(), torch.tensor(1.0).double()
-        seasonal.raw_period_length.requires_grad_(False)
-        _prior(seasonal, "lengthscale", 0.0, 1.0)
-        changing = _matern(
-            0.5, max(span, period), math.log(max(span, 2.0 * period)), 1.5, Between(period, 1e6 * (span + period))
-        )
-        parts.append(_scaled(changing * seasonal, spread**2))
-    kernel = parts[0]
-    for part in parts[1:]:
-        kernel = kernel + part
-    return kernel
-
-
-def _matern(nu: float, start: float, location: float, wide: float, constraint: Any = None) -> MaternKernel:
-    kernel = MaternKernel(nu=nu, lengthscale_constraint=constraint or above(0.0)).double()
-    kernel.lengthscale = torch.tensor(start, dtype=torch.float64)
-    _prior(kernel, "lengthscale", location, wide)
-    return kernel
-
-
-def _scaled(base: Kernel, variance: float) -> ScaleKernel:
-    kernel = ScaleKernel(base, outputscale_constraint=above(0.0)).double()
-    kernel.outputscale = torch.tensor(variance, dtype=torch.float64)
-    _prior(kernel, "outputscale", math.log(variance) + _LOG_SPREAD**2, _LOG_SPREAD)
-    return kernel
-
-
-def _prior(kernel: Kernel, name: str, location: float, wide: float) -> None:
-    """A log-normal prior on a parameter of a kernel."""
-    prior = LogNormalPrior(torch.tensor(location).double(), torch.tensor(wide).double())
-    kernel.register_prior(f"{name}_prior", prior, AttributeOf(name))

@@ -20,7 +20,12 @@ from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import SCALES
 
 __all__ = [
+    "BAND",
+    "HALF_WIDTH",
+    "ROBUST",
+    "WEIGHT_COLOURS",
     "Range",
+    "blank_figure",
     "comparison_figure",
     "curve_figure",
     "effect_figure",
@@ -32,12 +37,12 @@ __all__ = [
 
 Range = tuple[float, float]
 
-_ROBUST, _PLAIN, _REFERENCE = "#0072B2", "#CC79A7", "#8A8F98"
+ROBUST, _PLAIN, REFERENCE = "#0072B2", "#CC79A7", "#8A8F98"
 #: Full weight is a quiet grey-blue; low weights stand out.
-_WEIGHT_COLOURS = ((0.0, "#D55E00"), (0.35, "#E69F00"), (0.75, "#93A5B8"), (1.0, "#6D8BAC"))
-_BAND, _WIDE_BAND = "rgba(0, 114, 178, 0.28)", "rgba(0, 114, 178, 0.11)"
+WEIGHT_COLOURS = ((0.0, "#D55E00"), (0.35, "#E69F00"), (0.75, "#93A5B8"), (1.0, "#6D8BAC"))
+BAND, _WIDE_BAND = "rgba(0, 114, 178, 0.28)", "rgba(0, 114, 178, 0.11)"
 #: Half the width of a normal 95 % interval in standard deviations.
-_HALF_WIDTH = 1.959964
+HALF_WIDTH = 1.959964
 _BINS = 25
 
 
@@ -60,10 +65,10 @@ def frame_of(values: Numbers, kept: Numbers, widest: float = 8.0) -> Range | Non
 
 def curve_figure(effect: Effect, x: Numbers, rows: Rows, target: str, y_range: Range | None) -> go.Figure:
     """The fit of one feature: rows coloured by weight, robust curve with bands for f and for new observations."""
-    figure = _figure(for_plotly(effect.column.name), for_plotly(target), y_range=y_range)
+    figure = blank_figure(for_plotly(effect.column.name), for_plotly(target), y_range=y_range)
     if effect.interval is not None:
         _add_band(figure, effect, effect.interval, _WIDE_BAND, "95 % for new observations")
-    _add_band(figure, effect, _normal_interval(effect), _BAND, "95 % for the curve")
+    _add_band(figure, effect, _normal_interval(effect), BAND, "95 % for the curve")
     kept, flagged = _point_traces(_on_axis(effect.column, x), rows.observed, rows)
     figure.add_trace(kept)
     _add_curves(figure, effect, target)
@@ -72,11 +77,11 @@ def curve_figure(effect: Effect, x: Numbers, rows: Rows, target: str, y_range: R
 
 def effect_figure(effect: Effect, target: str, y_range: Range) -> go.Figure:
     """Partial dependence of the target on one column, on a vertical scale shared with its neighbours."""
-    figure = _figure(for_plotly(effect.column.name), for_plotly(target), y_range=y_range)
+    figure = blank_figure(for_plotly(effect.column.name), for_plotly(target), y_range=y_range)
     if effect.column.kind == "category":
         _add_levels(figure, effect, target)
     else:
-        _add_band(figure, effect, _normal_interval(effect), _BAND, "95 % for the average")
+        _add_band(figure, effect, _normal_interval(effect), BAND, "95 % for the average")
         _add_curves(figure, effect, target)
     if effect.column.kind == "date":
         figure.update_xaxes(nticks=4)  # dates are long
@@ -86,8 +91,8 @@ def effect_figure(effect: Effect, target: str, y_range: Range) -> go.Figure:
 def residual_figure(rows: Rows, target: str, y_range: Range | None) -> go.Figure:
     """Observed minus expected against expected, both leave-one-out."""
     name = for_plotly(target)
-    figure = _figure(f"expected {name}", f"observed − expected {name}", y_range=y_range)
-    figure.add_hline(y=0, line={"color": _REFERENCE, "width": 1, "dash": "dot"})
+    figure = blank_figure(f"expected {name}", f"observed − expected {name}", y_range=y_range)
+    figure.add_hline(y=0, line={"color": REFERENCE, "width": 1, "dash": "dot"})
     return figure.add_traces(_point_traces(rows.expected, rows.residual, rows))
 
 
@@ -96,10 +101,10 @@ def weight_figure(weight: Numbers) -> go.Figure:
     edges = np.linspace(0.0, max(1.0, float(weight.max())), _BINS + 1)
     counts = np.histogram(weight, bins=edges)[0]
     logarithmic = bool(counts.max() > 50 * counts[counts > 0].min())
-    figure = _figure("weight", "rows (logarithmic)" if logarithmic else "rows")
+    figure = blank_figure("weight", "rows (logarithmic)" if logarithmic else "rows")
     # Explicit colours: Plotly complains on the console about a colour scale on bars.
     centres = (edges[:-1] + edges[1:]) / 2
-    colours = sample_colorscale([list(stop) for stop in _WEIGHT_COLOURS], np.minimum(centres, 1.0))
+    colours = sample_colorscale([list(stop) for stop in WEIGHT_COLOURS], np.minimum(centres, 1.0))
     figure.add_trace(_bars(edges, counts, counts, "weight ", color=colours))
     if logarithmic:
         # From one half, so that a bar of a single row has a height.
@@ -132,12 +137,12 @@ def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
         for share in shares
         for part, scale in zip(law.unflagged.good_shares, SCALES, strict=True)
     )
-    figure = _figure("residual / standard deviation", "density")
-    figure.add_trace(_bars(edges, density, counts, "", color=_WEIGHT_COLOURS[-1][1], opacity=0.55))
-    curves = [("noise law", mixture, {"color": _ROBUST, "width": 2.4})]
+    figure = blank_figure("residual / standard deviation", "density")
+    figure.add_trace(_bars(edges, density, counts, "", color=WEIGHT_COLOURS[-1][1], opacity=0.55))
+    curves = [("noise law", mixture, {"color": ROBUST, "width": 2.4})]
     if not law.is_normal:
         normal = _normal_density(grid, 1.0)
-        curves.insert(0, ("normal noise", normal, {"color": _REFERENCE, "width": 1.6, "dash": "dot"}))
+        curves.insert(0, ("normal noise", normal, {"color": REFERENCE, "width": 1.6, "dash": "dot"}))
     for name, values, line in curves:
         figure.add_trace(go.Scatter(x=grid, y=values, mode="lines", name=name, line=line, hoverinfo="skip"))
     return figure
@@ -146,10 +151,10 @@ def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
 def comparison_figure(rows: Rows, plain_expected: Numbers, target: str, both_range: Range | None) -> go.Figure:
     """Leave-one-out predictions of the robust GP against those of the ordinary one."""
     name = for_plotly(target)
-    figure = _figure(f"ordinary GP expects {name}", f"robust GP expects {name}", both_range, both_range)
+    figure = blank_figure(f"ordinary GP expects {name}", f"robust GP expects {name}", both_range, both_range)
     together = np.concatenate([plain_expected, rows.expected])
     ends = list(both_range or (float(together.min()), float(together.max())))
-    line = {"color": _REFERENCE, "width": 1.2, "dash": "dot"}
+    line = {"color": REFERENCE, "width": 1.2, "dash": "dot"}
     figure.add_trace(go.Scatter(x=ends, y=ends, mode="lines", name="equal", line=line, hoverinfo="skip"))
     return figure.add_traces(_point_traces(plain_expected, rows.expected, rows, plain_expected))
 
@@ -188,7 +193,7 @@ def _point_traces(x: Any, y: Numbers, rows: Rows, plain: Numbers | None = None) 
     x = np.asarray(x)
 
     def trace(chosen: Any, name: str, **marker: Any) -> go.Scatter:
-        scale = {"colorscale": [list(stop) for stop in _WEIGHT_COLOURS], "cmin": 0, "cmax": 1}
+        scale = {"colorscale": [list(stop) for stop in WEIGHT_COLOURS], "cmin": 0, "cmax": 1}
         return go.Scatter(
             x=x[chosen],
             y=y[chosen],
@@ -218,7 +223,7 @@ def _on_axis(column: Column, values: Numbers) -> Any:
 
 def _normal_interval(effect: Effect) -> tuple[Numbers, Numbers]:
     """The 95 % interval of the function itself, which is normal whatever the noise."""
-    return effect.mean - _HALF_WIDTH * effect.std, effect.mean + _HALF_WIDTH * effect.std
+    return effect.mean - HALF_WIDTH * effect.std, effect.mean + HALF_WIDTH * effect.std
 
 
 def _add_band(figure: go.Figure, effect: Effect, interval: tuple[Numbers, Numbers], colour: str, name: str) -> None:
@@ -235,7 +240,7 @@ def _add_curves(figure: go.Figure, effect: Effect, target: str) -> None:
     """The robust mean, over the ordinary one if there is one."""
     x = _on_axis(effect.column, effect.grid)
     _add_mean(figure, effect, effect.plain, target, x=x, line={"color": _PLAIN, "width": 2.2, "dash": "dash"})
-    _add_mean(figure, effect, effect.mean, target, x=x, line={"color": _ROBUST, "width": 2.6})
+    _add_mean(figure, effect, effect.mean, target, x=x, line={"color": ROBUST, "width": 2.6})
 
 
 def _add_levels(figure: go.Figure, effect: Effect, target: str) -> None:
@@ -243,8 +248,8 @@ def _add_levels(figure: go.Figure, effect: Effect, target: str) -> None:
     x = np.arange(len(effect.grid))
     marker = {"color": _PLAIN, "size": 11, "symbol": "circle-open", "line": {"width": 2}}
     _add_mean(figure, effect, effect.plain, target, x=x, mode="markers", marker=marker)
-    error = {"type": "data", "array": _HALF_WIDTH * effect.std, "color": _ROBUST, "thickness": 2, "width": 0}
-    marker = {"color": _ROBUST, "size": 8}
+    error = {"type": "data", "array": HALF_WIDTH * effect.std, "color": ROBUST, "thickness": 2, "width": 0}
+    marker = {"color": ROBUST, "size": 8}
     _add_mean(figure, effect, effect.mean, target, x=x, mode="markers", marker=marker, error_y=error)
     names = [for_plotly(effect.column.text(value)) for value in effect.grid]
     figure.update_xaxes(tickvals=x, ticktext=names, range=[-0.5, len(x) - 0.5], showgrid=False)
@@ -263,7 +268,7 @@ def _add_mean(figure: go.Figure, effect: Effect, mean: Numbers | None, target: s
     figure.add_scatter(**{"y": mean, "name": name, "mode": "lines", **look}, customdata=texts, hovertemplate=hover)
 
 
-def _figure(x_title: str, y_title: str, x_range: Range | None = None, y_range: Range | None = None) -> go.Figure:
+def blank_figure(x_title: str, y_title: str, x_range: Range | None = None, y_range: Range | None = None) -> go.Figure:
     """An empty figure with the look that all share. Titles are in Plotly's markup already."""
     axis = {
         "gridcolor": "#E6E8EC",

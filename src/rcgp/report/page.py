@@ -10,10 +10,11 @@ import base64
 import gzip
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,14 +22,14 @@ from plotly.offline import get_plotlyjs
 
 from rcgp.estimator.base import BaseRegressor
 from rcgp.report.sections import Panel, Section, fit_table, sections_of
-from rcgp.report.summary import EncodedColumn, Fit, columns_of, converged, rows_of
+from rcgp.report.summary import EncodedColumn, Fit, Rows, Scores, columns_of, converged, rows_of
 from rcgp.report.text import counted, for_html, number, percent
 from rcgp.saving import write_atomically
 
-__all__ = ["page_html", "report_html", "write_report"]
+__all__ = ["LITTLE_SKILL", "page_html", "report_html", "summary_html", "verdict_of", "write_page", "write_report"]
 
 #: Features that save less than this share of a constant's error hardly predict the target.
-_LITTLE_SKILL = 0.1
+LITTLE_SKILL = 0.1
 #: Tolerated shortfall of the coverage of 95 % intervals: this, or two standard errors if that is more.
 _SHORTFALL = 0.05
 
@@ -51,12 +52,17 @@ def write_report(
         path: file to write; its folder must exist.
         robust, plain, X, y, target, rows, notices, columns: as for :func:`report_html`.
     """
+    arguments = {"target": target, "rows": rows, "notices": notices, "columns": columns}
+    write_page(path, lambda: report_html(robust, plain, X, y, **arguments))  # type: ignore[arg-type]
+
+
+def write_page(path: str | os.PathLike[str], make: Callable[[], str]) -> None:
+    """Make a page and write it to a file whose folder exists."""
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
-    page = report_html(robust, plain, X, y, target=target, rows=rows, notices=notices, columns=columns)
     # A name may hold half a surrogate pair, which no encoding can write.
-    write_atomically(path, page.encode("utf-8", errors="replace"))
+    write_atomically(path, make().encode("utf-8", errors="replace"))
 
 
 def report_html(
@@ -131,8 +137,8 @@ def _summary(fit: Fit) -> str:
     """The verdict, the doubts, and the numbers to remember."""
     flagged, n, features = int(fit.rows.flagged.sum()), len(fit.rows.label), len(fit.columns)
     robust, *ordinary = fit.scores
-    headline, reasons = _verdict(fit)
-    doubts = "".join(f"<p><strong>Doubt:</strong> {for_html(doubt)}.</p>" for doubt in fit.robust.doubts_)
+    weak = f"The features hardly predict {fit.target}: a constant would do nearly as well."
+    verdict = verdict_of(fit.robust, fit.rows, robust, weak if fit.skill < LITTLE_SKILL else "")
     lead = (
         f"A robust Gaussian process predicts <strong>{for_html(fit.target)}</strong> from "
         f"{counted(features, 'feature')}. {for_html(str(fit.robust.noise_law_).splitlines()[0])}"
@@ -145,25 +151,38 @@ def _summary(fit: Fit) -> str:
         ("mean absolute error", number(robust.mean_error_kept), f"rows not flagged{error}"),
         ("coverage of 95 % intervals", percent(robust.coverage_kept), f"rows not flagged{coverage}"),
     ]
+    return summary_html(verdict, fit.robust.doubts_, lead, cards)
+
+
+def summary_html(
+    verdict: tuple[str, str], doubts: Iterable[str], lead: str, cards: Iterable[tuple[str, str, str]]
+) -> str:
+    """The top of the page: verdict, doubts, a lead in HTML, and numbers with a name and a note."""
+    headline, reasons = (for_html(part) for part in verdict)
+    listed = "".join(f"<p><strong>Doubt:</strong> {for_html(doubt)}.</p>" for doubt in doubts)
     items = "".join(f"<div><dt>{a}</dt><dd>{b}</dd><dd class=note>{c}</dd></div>" for a, b, c in cards)
-    box = f'<div class="doubts" role="alert">{doubts}</div>' if doubts else ""
-    return (
-        f"<h1>{for_html(headline)}</h1><p class=verdict>{for_html(reasons)}</p>{box}<p class=lead>{lead}</p>"
-        f"<dl>{items}</dl>"
-    )
+    box = f'<div class="doubts" role="alert">{listed}</div>' if listed else ""
+    return f"<h1>{headline}</h1><p class=verdict>{reasons}</p>{box}<p class=lead>{lead}</p><dl>{items}</dl>"
 
 
-def _verdict(fit: Fit) -> tuple[str, str]:
-    """A headline, whether to trust the fit and how many rows are flagged, and the reasons."""
-    flagged, n, doubts = int(fit.rows.flagged.sum()), len(fit.rows.label), len(fit.robust.doubts_)
-    covered, settled = fit.scores[0].coverage_kept, converged(fit.robust)
+def verdict_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[str, str]:
+    """A headline, whether to trust the fit and how many rows are flagged, and the reasons.
+
+    Args:
+        model: the fitted estimator, with its doubts.
+        rows: the rows that it was fitted to.
+        scores: of the model on these rows.
+        weak: a sentence if the model predicts hardly better than a constant.
+    """
+    flagged, n, doubts = int(rows.flagged.sum()), len(rows.label), len(model.doubts_)
+    covered, settled = scores.coverage_kept, converged(model)
     reasons = []
     if not settled:
         reasons.append("The fit did not converge, so every number below may change: allow more iterations or restarts.")
     if doubts:
         reasons.append(f"{'A doubt is' if doubts == 1 else f'{doubts} doubts are'} listed below.")
-    if fit.skill < _LITTLE_SKILL:
-        reasons.append(f"The features hardly predict {fit.target}: a constant would do nearly as well.")
+    if weak:
+        reasons.append(weak)
     within = f"{percent(covered)} of the rows that are not flagged lie in their 95 % interval."
     if flagged == n:
         reasons.append("Every row is flagged, so no row is left to check the fit with.")
@@ -172,7 +191,7 @@ def _verdict(fit: Fit) -> tuple[str, str]:
     verdict = "Read this fit with care" if settled else "Do not rely on this fit yet"
     if not reasons:
         verdict = "No sign of trouble"
-        start = "Its hyperparameters were given" if getattr(fit.robust, "fit_report_", None) is None else "It converged"
+        start = "Its hyperparameters were given" if getattr(model, "fit_report_", None) is None else "It converged"
         reasons = [f"{start}, there are no doubts about the noise law, and {within}"]
     if flagged:
         reasons.append("Flagged means more likely an outlier than not.")

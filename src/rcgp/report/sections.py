@@ -15,7 +15,17 @@ from rcgp.report.effects import MOST_EFFECTS, Effect, fitted_curve, partial_depe
 from rcgp.report.summary import Fit, Numbers, Rows, as_fitted, converged, drawn_rows, listed_rows, predictive_law
 from rcgp.report.text import counted, for_html, fraction, number, percent
 
-__all__ = ["Panel", "Section", "fit_table", "sections_of"]
+__all__ = [
+    "Panel",
+    "Section",
+    "facts_of",
+    "facts_table",
+    "fit_table",
+    "law_section",
+    "row_section",
+    "row_table",
+    "sections_of",
+]
 
 #: Columns shown beside each listed row; more do not fit on a page.
 _MOST_COLUMNS = 40
@@ -66,10 +76,8 @@ def sections_of(fit: Fit) -> list[Section]:
         scores = Section("scores", "In numbers", words, table=_score_table(fit))
     else:
         scores = _comparison_section(fit, few, fit.other.take(drawn).expected, thinned)
-    words = "How much each row counts: 1 in full, near 0 hardly at all. Above 1 where the noise is locally small."
-    panel = Panel("weights", figures.weight_figure(fit.rows.weight), "Weights")
-    weights = Section("weights", "Weights", words, (panel,))
-    return [first, _law_section(fit), weights, _residual_section(fit, few, thinned), scores, _row_section(fit)]
+    law, weights = law_section(fit.robust, fit.rows, np.asarray(fit.robust.noise_std(as_fitted(fit.robust, fit.X))))
+    return [first, law, weights, _residual_section(fit, few, thinned), scores, _row_section(fit)]
 
 
 def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
@@ -123,22 +131,33 @@ def _effects_section(fit: Fit, effects: tuple[Effect, ...]) -> Section:
     return Section("fit", "What each feature does", words, panels[:strong], fold=fold, folded=panels[strong:])
 
 
-def _law_section(fit: Fit) -> Section:
-    robust = fit.robust
+def law_section(robust: Any, rows: Rows, noise: Numbers | None = None) -> tuple[Section, Section]:
+    """The noise law, and the weights that follow from it.
+
+    Args:
+        robust: the fitted estimator.
+        rows: the rows that it was fitted to.
+        noise: standard deviations of the noise, if it may differ from place to place.
+    """
     words = for_html(str(robust.noise_law_).splitlines()[0])
     if robust.weight != "learned":
         words += " It was learned after the fit and only flags rows: the weights were given."
-    noise = np.asarray(robust.noise_std(as_fitted(robust, fit.X)))
-    if noise.max() > noise.min() * (1.0 + 1e-6):
+    if noise is not None and noise.max() > noise.min() * (1.0 + 1e-6):
         words += (
             f" The noise differs from place to place: its standard deviation is {number(float(noise.min()))} to "
             f"{number(float(noise.max()))}, and intervals follow it."
         )
     words += " Bars are residuals of the rows that are not flagged; they should follow the solid line."
-    figure = figures.law_figure(predictive_law(robust), fit.rows)
-    shares = [(name, [percent(share)]) for name, share in robust.noise_law_.components()]
+    shares = facts_table(
+        ["noise", "share of rows"], [(name, [percent(share)]) for name, share in robust.noise_law_.components()]
+    )
+    figure = figures.law_figure(predictive_law(robust), rows)
     panel = Panel("law", figure, "Density of the noise law and histogram of residuals")
-    return Section("law", "The noise law", words, (panel,), _table(["noise", "share of rows"], shares))
+    law = Section("law", "The noise law", words, (panel,), shares)
+    words = "How much each row counts: 1 in full, near 0 hardly at all."
+    words += " Above 1 where the noise is locally small." if noise is not None else ""
+    panel = Panel("weights", figures.weight_figure(rows.weight), "Weights")
+    return law, Section("weights", "Weights", words, (panel,))
 
 
 def _residual_section(fit: Fit, few: Rows, thinned: str) -> Section:
@@ -169,7 +188,12 @@ def _comparison_section(fit: Fit, few: Rows, plain_expected: Numbers, thinned: s
 
 
 def _row_section(fit: Fit) -> Section:
-    rows = fit.rows
+    more = f" The first {_MOST_COLUMNS} of {len(fit.columns)} features are shown."
+    return row_section(fit.rows, _row_table(fit), more if len(fit.columns) > _MOST_COLUMNS else "")
+
+
+def row_section(rows: Rows, table: str, more: str = "") -> Section:
+    """The table of the most suspicious rows, with a few words about which are listed."""
     flagged, listed = int(rows.flagged.sum()), len(listed_rows(rows))
     if not flagged:
         words = f"No row is flagged. These are the {listed} most suspicious."
@@ -179,14 +203,11 @@ def _row_section(fit: Fit) -> Section:
         words = f"All {counted(flagged, 'flagged row')}."
     else:
         words = f"The {listed} most suspicious of {counted(flagged, 'flagged row')}."
-    words += f" {FLAG_RULE[0].upper()}{FLAG_RULE[1:]}."
-    if len(fit.columns) > _MOST_COLUMNS:
-        words += f" The first {_MOST_COLUMNS} of {len(fit.columns)} features are shown."
     words += (
-        " The score is the residual in standard deviations. Most suspicious first; press a column's name to sort by "
-        "it, and again to reverse."
+        f" {FLAG_RULE[0].upper()}{FLAG_RULE[1:]}.{more} The score is the residual in standard deviations. Most "
+        "suspicious first; press a column's name to sort by it, and again to reverse."
     )
-    return Section("rows", "Suspicious rows" if flagged else "Most suspicious rows", words, table=_row_table(fit))
+    return Section("rows", "Suspicious rows" if flagged else "Most suspicious rows", words, table=table)
 
 
 def _thinned(rows: Rows, drawn: int) -> str:
@@ -207,7 +228,7 @@ def _outside(values: Numbers, frame: figures.Range | None) -> str:
 def fit_table(fit: Fit) -> str:
     """Objective, outcome, steps and lengthscales of each fit."""
     models = [model for model in (fit.robust, fit.plain) if model is not None]
-    facts = [_facts(getattr(model, "fit_report_", None)) for model in models]
+    facts = [facts_of(getattr(model, "fit_report_", None)) for model in models]
     lines = [(name, [one.get(name, "–") for one in facts]) for name in max(facts, key=len)]
     features = [(column, feature) for column in fit.columns for feature in column.features]
     for i, (column, feature) in enumerate(features[:_MOST_COLUMNS]):
@@ -216,10 +237,10 @@ def fit_table(fit: Fit) -> str:
         # A kernel made of several parts has a lengthscale in each.
         cells = [", ".join("∞" if np.isinf(p[i]) else number(float(p[i])) for p in part) or "–" for part in parts]
         lines.append((f"lengthscale of {feature}{unit}", cells))
-    return _table(_heads(fit), lines)
+    return facts_table(_heads(fit), lines)
 
 
-def _facts(report: Any) -> dict[str, str]:
+def facts_of(report: Any) -> dict[str, str]:
     """Objective, outcome, time and steps of a fit; empty if hyperparameters were given."""
     if report is None:
         return {}
@@ -244,14 +265,14 @@ def _score_table(fit: Fit) -> str:
         ("in their 95 % interval, all rows", [percent(s.coverage) for s in fit.scores]),
         ("noise, standard deviation", [number(s.noise_std) for s in fit.scores]),
     ]
-    return _table(_heads(fit), lines)
+    return facts_table(_heads(fit), lines)
 
 
 def _heads(fit: Fit) -> list[str]:
     return ["", "robust GP", *([] if fit.plain is None else ["ordinary GP"])]
 
 
-def _table(heads: Sequence[str], lines: Iterable[tuple[str, list[str]]]) -> str:
+def facts_table(heads: Sequence[str], lines: Iterable[tuple[str, list[str]]]) -> str:
     head = "".join(f'<th scope="col">{for_html(name)}</th>' if name else "<td></td>" for name in heads)
     body = "".join(
         f'<tr><th scope="row">{for_html(name)}</th>{"".join(f"<td>{for_html(cell)}</td>" for cell in cells)}</tr>'
@@ -261,30 +282,49 @@ def _table(heads: Sequence[str], lines: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def _row_table(fit: Fit) -> str:
-    """The most suspicious rows first, with their features; the script of the page makes it sortable."""
-    rows, columns = fit.rows.take(listed_rows(fit.rows)), fit.columns[:_MOST_COLUMNS]
-    features = [column.values(fit.X)[listed_rows(fit.rows)] for column in columns]
-    numbers = [rows.observed, rows.expected, rows.residual, rows.score]
-    heads = ["row", "observed", "expected", "residual", "score", "weight", "outlier probability", "flagged"]
-    heads += [column.name for column in columns]
+    """The most suspicious rows first, with their features."""
+    chosen, further = listed_rows(fit.rows), []
+    for column in fit.columns[:_MOST_COLUMNS]:
+        values = column.values(fit.X)[chosen]
+        sorted_as = None if column.kind == "category" else values
+        further.append((column.name, [column.text(value) for value in values], sorted_as))
+    return row_table(fit.rows.take(chosen), further)
+
+
+def row_table(rows: Rows, further: Iterable[tuple[str, Sequence[str], Numbers | None]], before: int = 0) -> str:
+    """A table of rows; the script of the page makes it sortable.
+
+    Args:
+        rows: the rows, in order.
+        further: name, texts and, unless these are sorted as text, numbers of further columns.
+        before: how many of the further columns come directly after the row's label.
+    """
+    columns = [("row", [str(label) for label in rows.label], _numeric(rows.label))]
+    numbers = {"observed": rows.observed, "expected": rows.expected, "residual": rows.residual, "score": rows.score}
+    # Scores are sorted by size: large ones of either sign are suspicious.
+    columns += [(k, list(map(number, v)), np.abs(v) if v is rows.score else v) for k, v in numbers.items()]
+    parts = {"weight": rows.weight, "outlier probability": rows.probability}
+    columns += [(k, list(map(fraction, v)), v) for k, v in parts.items()]
+    columns.append(("flagged", ["yes" if flag else "no" for flag in rows.flagged], None))
+    added = [(name, list(texts), values) for name, texts, values in further]
+    columns = [columns[0], *added[:before], *columns[1:], *added[before:]]
     # Buttons, which keyboards reach and screen readers announce.
     head = "".join(
         f'<th scope="col" aria-sort="{"descending" if name == "outlier probability" else "none"}">'
         f'<button type="button" data-column="{i}">{for_html(name)}</button></th>'
-        for i, name in enumerate(heads)
+        for i, (name, _, _) in enumerate(columns)
     )
     body = []
-    for i, label in enumerate(rows.label):
-        numeric = isinstance(label, int | float | np.number) and not isinstance(label, bool)
-        cells = [_cell(label, label if numeric else None)]
-        # Scores are sorted by size: large ones of either sign are suspicious.
-        cells += [_cell(number(v[i]), abs(v[i]) if v is rows.score else v[i]) for v in numbers]
-        cells += [_cell(fraction(v[i]), v[i]) for v in (rows.weight, rows.probability)]
-        cells.append(_cell("yes" if rows.flagged[i] else "no"))
-        for column, values in zip(columns, features, strict=True):
-            cells.append(_cell(column.text(values[i]), None if column.kind == "category" else values[i]))
-        body.append(f"<tr{' class=flagged' if rows.flagged[i] else ''}>{''.join(cells)}</tr>")
+    for i, flagged in enumerate(rows.flagged):
+        cells = "".join(_cell(texts[i], None if values is None else values[i]) for _, texts, values in columns)
+        body.append(f"<tr{' class=flagged' if flagged else ''}>{cells}</tr>")
     return f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+
+
+def _numeric(labels: Sequence[object]) -> Any:
+    """Labels as numbers to sort by, ``None`` where one is a text; ``None`` without numbers."""
+    found = [v if isinstance(v, int | float | np.number) and not isinstance(v, bool) else None for v in labels]
+    return found if any(value is not None for value in found) else None
 
 
 def _cell(text: object, sorted_as: Any = None) -> str:

@@ -22,16 +22,19 @@ __all__ = [
     "Fit",
     "Flags",
     "Numbers",
+    "Positions",
     "Rows",
     "Scores",
     "as_fitted",
     "columns_of",
     "converged",
     "drawn_rows",
+    "half_widths",
     "listed_rows",
     "predictive_law",
     "rows_of",
     "scores_of",
+    "skill_of",
 ]
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -205,10 +208,15 @@ class Fit:
 
     @property
     def skill(self) -> float:
-        """1 − mean error / mean error of the median of y, over rows that are not flagged; NaN if y is constant."""
-        y = self.rows.observed[~self.rows.flagged]
-        guess = _mean(np.abs(y - np.median(y))) if len(y) else 0.0
-        return 1.0 - self.scores[0].mean_error_kept / guess if guess > 0.0 else float("nan")
+        """That of the robust GP; see :func:`skill_of`."""
+        return skill_of(self.rows, self.scores[0])
+
+
+def skill_of(rows: Rows, scores: Scores) -> float:
+    """1 − mean error / mean error of the median of y, over rows that are not flagged; NaN if y is constant."""
+    y = rows.observed[~rows.flagged]
+    guess = _mean(np.abs(y - np.median(y))) if len(y) else 0.0
+    return 1.0 - scores.mean_error_kept / guess if guess > 0.0 else float("nan")
 
 
 def converged(model: BaseRegressor | None) -> bool:
@@ -244,14 +252,27 @@ def rows_of(model: BaseRegressor, X: Any, y: Numbers, label: tuple[object, ...])
             raise ValueError(
                 f"{name} of the model has shape {column.shape} but y has {y.shape}: give the rows that it was fitted to"
             )
-    law, variance = predictive_law(model), np.square(columns[1])
+    expected, std, weight, flagged, score, probability = columns
+    law, variance = predictive_law(model), np.square(std)
     # A row with a sample weight above one has less noise than a new observation at the same inputs.
     noise = np.minimum(np.asarray(model.noise_std(as_fitted(model, X))) ** 2, variance) / law.variance
-    latent = np.maximum(variance - law.variance * noise, 0.0)
-    tensors = (torch.from_numpy(np.ascontiguousarray(v, dtype=np.float64)) for v in (latent, noise))
-    half_width = law.quantile(torch.tensor(0.975, dtype=torch.float64), *tensors).numpy()
-    expected, std, weight, flagged, score, probability = columns
+    half_width = half_widths(law, np.maximum(variance - law.variance * noise, 0.0), noise)
     return Rows(label, y, expected, std, weight, flagged, score, probability, noise, half_width)
+
+
+def half_widths(law: NoiseLaw, latent: Numbers, noise: Numbers, coverage: float = 0.95) -> Numbers:
+    """Half the widths of intervals of ``n`` observations under a law.
+
+    Args:
+        law: the law.
+        latent: ``n`` variances of the function.
+        noise: ``n`` variances σ² of the narrowest scale.
+        coverage: of the intervals.
+    """
+    level = torch.tensor(0.5 + 0.5 * coverage, dtype=torch.float64)
+    tensors = (torch.from_numpy(np.ascontiguousarray(v, dtype=np.float64)) for v in (latent, noise))
+    widths: Numbers = law.quantile(level, *tensors).numpy()
+    return widths
 
 
 def scores_of(rows: Rows, flagged: Flags, noise_std: float) -> Scores:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import html
 import math
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-__all__ = ["counted", "date", "for_html", "for_plotly", "fraction", "number", "percent"]
+__all__ = ["counted", "date", "for_html", "for_plotly", "fraction", "number", "percent", "times"]
 
 #: Longer names are cut in figures; tables show them whole.
 _LONGEST_IN_FIGURES = 28
@@ -34,6 +36,21 @@ def date(days: float) -> str:
         return "–"
     text = str(np.datetime64(round(days * 86_400), "s")).replace("T", " ")
     return text.removesuffix(":00").removesuffix(" 00:00")
+
+
+def times(values: Any) -> list[str]:
+    """Times as people read them: dates without zeros that all share, in their own zone, and numbers in full.
+
+    2024-12-31 for days, 2024-12-31 18:30 for minutes; the name of a zone is not part of the text.
+    """
+    index = pd.Index(values)
+    if not isinstance(index, pd.DatetimeIndex):
+        return [f"{value:.12g}" for value in np.asarray(index, dtype=np.float64)]
+    local = index.tz_localize(None).to_numpy().astype("M8[ns]")
+    for unit in ("D", "m", "s", "ms", "us", "ns"):
+        if (local.astype(f"M8[{unit}]") == local).all():
+            break
+    return [text.replace("T", " ") for text in np.datetime_as_string(local.astype(f"M8[{unit}]")).tolist()]
 
 
 def fraction(value: float) -> str:

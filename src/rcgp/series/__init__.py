@@ -10,7 +10,7 @@ model.posterior(new_times)
 try:
     import numba as _numba  # noqa: F401
 except ImportError as error:
-    raise ImportError("rcgp.series needs numba: pip install 'rcgp[series]'") from error
+    raise ModuleNotFoundError('rcgp.series needs numba: pip install "rcgp[series]"', name="numba") from error
 
 from rcgp.series.kernels import harmonic_error
 from rcgp.series.model import StateSpaceRCGP

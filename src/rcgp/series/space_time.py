@@ -26,8 +26,10 @@ from rcgp.models.defaults import above, robust_scales, robust_spread, varying_co
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.validation import as_real_tensor, check_finite, check_kernel
+from rcgp.series.defaults import default_series_kernel
 from rcgp.series.kernels import Term, layout_of, on_columns, terms_of
-from rcgp.series.model import MarkovRCGP, Merged, default_series_kernel, nearest_in, sorted_pseudo
+from rcgp.series.model import MarkovRCGP, nearest_in
+from rcgp.series.process import Merged, sorted_pseudo
 from rcgp.series.solver import StateSpace
 from rcgp.weights import Constant, WeightFunction
 

@@ -5,6 +5,7 @@
 ``cells``     the cells of one column: what is missing, what kind of column it is, its numbers or days.
 ``features``  a table to features and target: :func:`learn_encoding` on the training table, :func:`encode` on any;
               inputs that are probably mistakes: :func:`suspicious_inputs`.
+``series``    a table to times and values, some of them missing: :func:`read_series`.
 
 It imports pandas, pyarrow and numpy, but no models::
 
@@ -17,6 +18,7 @@ It imports pandas, pyarrow and numpy, but no models::
 from rcgp.table.encoding import Column, CsvFormat, Encoding, TableError
 from rcgp.table.features import Encoded, Missing, encode, learn_encoding, row_names, suspicious_inputs
 from rcgp.table.reading import read_table
+from rcgp.table.series import TimeSeries, read_series
 
 __all__ = [
     "Column",
@@ -25,8 +27,10 @@ __all__ = [
     "Encoding",
     "Missing",
     "TableError",
+    "TimeSeries",
     "encode",
     "learn_encoding",
+    "read_series",
     "read_table",
     "row_names",
     "suspicious_inputs",

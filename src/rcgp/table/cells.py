@@ -21,13 +21,23 @@ from numpy.typing import NDArray
 
 from rcgp.table.encoding import CsvFormat, Kind, TableError, printable, shown
 
-__all__ = ["Cells"]
+__all__ = [
+    "MISSING",
+    "MISSING_AMONG_NUMBERS",
+    "NUMBER",
+    "Cells",
+    "cast",
+    "date_advice",
+    "day_of",
+    "days_as_formatted",
+    "number_advice",
+]
 
 #: Texts, in lower case, for a missing value: in any column, and in columns of numbers or dates.
-_MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null")
-_MISSING_AMONG_NUMBERS = ("none", "-", "–", "—", "?")
+MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null")
+MISSING_AMONG_NUMBERS = ("none", "-", "–", "—", "?")
 
-_NUMBER = r"^[+−-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+−-]?[0-9]+)?$"
+NUMBER = r"^[+−-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+−-]?[0-9]+)?$"
 _INFINITE = r"^[+−-]?(?i:inf|infinity|∞)$"
 #: 1,5 or 1,234.5 or 1.234,5: an ambiguous number.
 _WITH_COMMA = r"^[+−-]?([0-9]*(,[0-9]+)+(\.[0-9]*)?|[0-9]{1,3}(\.[0-9]{3})+,[0-9]*)$"
@@ -115,9 +125,9 @@ class Cells:
         if not self._is_text():
             return "date" if pa.types.is_temporal(self.values.type) else "number"
         text = self.values.drop_null()
-        if self.form.date_format and _most(~np.isnan(_days_as_formatted(text, self.form.date_format))):
+        if self.form.date_format and _most(~np.isnan(days_as_formatted(text, self.form.date_format))):
             return "date"
-        if _cast(self._pointed(), pa.float64()) is not None or _most(_look_like_numbers(text)):
+        if cast(self._pointed(), pa.float64()) is not None or _most(_look_like_numbers(text)):
             return "number"
         if _most(_look_like_dates(text)):
             return "date"
@@ -138,9 +148,9 @@ class Cells:
         values = self.values
         if self._is_text():
             text = self._pointed()
-            values = _cast(text, pa.float64())
+            values = cast(text, pa.float64())
             if values is None:
-                fits = pc.match_substring_regex(text, _NUMBER)
+                fits = pc.match_substring_regex(text, NUMBER)
                 values = pc.if_else(fits, text, pa.scalar(None, pa.string())).cast(pa.float64())
         numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return np.where(np.isfinite(numbers), numbers, np.nan)
@@ -172,7 +182,7 @@ class Cells:
         """Raise TableError naming the first bad cell, and what to write instead."""
         first, count = int(bad.argmax()), np.count_nonzero(bad)
         cell = str(self.values[first].as_py())
-        wanted, advice = _date_advice(cell) if kind == "date" else _number_advice(cell, self.form.decimal == ",")
+        wanted, advice = date_advice(cell) if kind == "date" else number_advice(cell, self.form.decimal == ",")
         others = f" ({count} of its {len(bad)} cells are not)" if count > 1 else ""
         raise TableError(f"{self.row(first)} is {shown(cell)}, which is not {wanted}{others}: {advice}")
 
@@ -196,14 +206,14 @@ class Cells:
             return _days_of_timestamps(values)
         days = _days_of_texts(values)
         if self.form.date_format:
-            formatted = _days_as_formatted(values, self.form.date_format)
+            formatted = days_as_formatted(values, self.form.date_format)
             days = np.where(np.isnan(formatted), days, formatted)
         return days
 
 
-def _number_advice(cell: str, decimal_comma: bool) -> tuple[str, str]:
+def number_advice(cell: str, decimal_comma: bool) -> tuple[str, str]:
     """What a cell that is no number should be, and what to do about it."""
-    finite = not decimal_comma and re.search(f"{_NUMBER}|{_INFINITE}", cell)  # a number in form, beyond all floats
+    finite = not decimal_comma and re.search(f"{NUMBER}|{_INFINITE}", cell)  # a number in form, beyond all floats
     advice = _DROP
     if re.search(_WITH_COMMA, cell) or re.search(_WITH_GAPS, cell):
         comma = "," in cell and "." not in cell.rpartition(",")[2]
@@ -212,12 +222,12 @@ def _number_advice(cell: str, decimal_comma: bool) -> tuple[str, str]:
         advice += ", or use --decimal ," if comma and not decimal_comma else ""
     elif re.search(f"[$€£¥%]|{_WITH_UNIT}", cell):
         advice = "write the number without its unit, or leave the column out with --exclude"
-    elif decimal_comma and re.search(_NUMBER, cell):
+    elif decimal_comma and re.search(NUMBER, cell):
         advice = "write a decimal comma, or leave --decimal out"
     return "a finite number" if finite else "a number", advice
 
 
-def _date_advice(cell: str) -> tuple[str, str]:
+def date_advice(cell: str) -> tuple[str, str]:
     """What a cell that is no date should be, and what to do about it."""
     if not re.search(_AMBIGUOUS_DATE, cell):
         return "a date", f"write dates as 2024-12-31, name their form with --date-format, or {_DROP}"
@@ -243,13 +253,13 @@ def _cleaned(values: pa.Array) -> pa.Array:
     if not any(is_kind(kind) for is_kind in (*texts, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)):
         raise TypeError(str(kind))
     text = values.cast(pa.string())
-    numbers = _cast(text, pa.float64())
+    numbers = cast(text, pa.float64())
     if numbers is not None and not pc.any(pc.is_nan(numbers)).as_py():
         return text  # nothing to trim, and nothing missing
     text = pc.utf8_trim_whitespace(text)
     lower, nothing = pc.utf8_lower(text), pa.scalar(None, pa.string())
-    text = pc.if_else(pc.is_in(lower, pa.array(_MISSING)), nothing, text)
-    doubtful = pc.is_in(lower, pa.array(_MISSING_AMONG_NUMBERS))
+    text = pc.if_else(pc.is_in(lower, pa.array(MISSING)), nothing, text)
+    doubtful = pc.is_in(lower, pa.array(MISSING_AMONG_NUMBERS))
     if pc.any(doubtful).as_py():
         others = text.filter(pc.and_(pc.invert(doubtful), pc.is_valid(text)))
         if _most(_look_like_numbers(others)) or _most(_look_like_dates(others)):
@@ -257,7 +267,7 @@ def _cleaned(values: pa.Array) -> pa.Array:
     return text
 
 
-def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
+def cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
     """All texts as another type; ``None`` if one of them cannot be."""
     try:
         return text.cast(kind)
@@ -278,7 +288,7 @@ def _matches(text: pa.Array, *patterns: str) -> NDArray[np.bool_]:
 
 def _look_like_numbers(text: pa.Array) -> NDArray[np.bool_]:
     """Which texts, none missing, are numbers, well written or not."""
-    return _matches(text, "|".join((_NUMBER, _INFINITE, _WITH_COMMA, _WITH_GAPS, _WITH_SYMBOL)))
+    return _matches(text, "|".join((NUMBER, _INFINITE, _WITH_COMMA, _WITH_GAPS, _WITH_SYMBOL)))
 
 
 def _share_a_unit(text: pa.Array) -> bool:
@@ -295,8 +305,8 @@ def _look_like_dates(text: pa.Array) -> NDArray[np.bool_]:
 
 def _iso(text: pa.Array) -> pa.Array | None:
     """Timestamps, if Arrow reads each text as one: ISO 8601, all without a zone or all with one."""
-    without = _cast(text, pa.timestamp("us"))
-    return _cast(text, pa.timestamp("us", "UTC")) if without is None else without
+    without = cast(text, pa.timestamp("us"))
+    return cast(text, pa.timestamp("us", "UTC")) if without is None else without
 
 
 def _days_of_timestamps(values: pa.Array) -> NDArray[np.float64]:
@@ -320,11 +330,11 @@ def _days_of_texts(text: pa.Array) -> NDArray[np.float64]:
     if iso is not None:
         return _days_of_timestamps(iso)
     distinct = text.dictionary_encode()
-    days: NDArray[np.float64] = np.array([_day(cell) for cell in distinct.dictionary.to_pylist()])
+    days: NDArray[np.float64] = np.array([day_of(cell) for cell in distinct.dictionary.to_pylist()])
     return days.take(np.asarray(distinct.indices))
 
 
-def _day(text: str) -> float:
+def day_of(text: str) -> float:
     """Days since 1970-01-01 of one text; NaN if it is not a date, or one that the calendar does not have."""
     match = next((match for form in _DATES if (match := re.match(form, text))), None)
     if match is None:
@@ -341,7 +351,7 @@ def _day(text: str) -> float:
     return day.days + (seconds + (east if part["sign"] == "-" else -east)) / 86_400
 
 
-def _days_as_formatted(text: pa.Array, date_format: str) -> NDArray[np.float64]:
+def days_as_formatted(text: pa.Array, date_format: str) -> NDArray[np.float64]:
     """Days since 1970-01-01 of texts, none missing, in this format; NaN where one is in another."""
     cells = text.to_pandas()
     try:

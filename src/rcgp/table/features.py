@@ -91,7 +91,7 @@ def learn_encoding(
         TableError: for columns that do not exist or cannot be used, cells that do not fit their column, missing
             values, fewer than two usable rows, and a target that is constant.
     """
-    _check_columns(table)
+    check_columns(table)
     form = form or CsvFormat()
     for name in (*exclude, *([] if row_id is None else [row_id])):
         _check_exists(name, table)
@@ -106,8 +106,8 @@ def learn_encoding(
     names = [name for name in table.columns if name != target] if features is None else list(features)
     names = [name for name in names if name not in excluded]
     _check_features(names, target)
-    cells = _cells(table, [target, *names], form)
-    _check_kind(cells[target])  # first: what is missing elsewhere does not matter if this cannot be predicted
+    cells = cells_of(table, [target, *names], form)
+    check_target(cells[target])  # first: what is missing elsewhere does not matter if this cannot be predicted
     kinds = {name: column.kind() for name, column in cells.items()}
     if features is None:
         # Not named by the user, so a column that cannot be used is left out.
@@ -158,11 +158,11 @@ def encode(table: pd.DataFrame, encoding: Encoding, missing: Missing = "error", 
         TableError: for columns that do not exist, cells that do not fit their column, levels that the training table
             did not have, missing values, and a table of which no row is left.
     """
-    _check_columns(table)
+    check_columns(table)
     names = [column.name for column in encoding.columns]
     kinds: dict[str, Kind] = {column.name: column.kind for column in encoding.columns}
     kinds[encoding.target] = "number"
-    every = _cells(table, [*names, encoding.target] if with_target else names, encoding.form)
+    every = cells_of(table, [*names, encoding.target] if with_target else names, encoding.form)
     cells, dropped, notices = _complete(every, kinds, missing)
     rows = cells[names[0]].rows
     features: dict[str, NDArray[np.float64]] = {}
@@ -278,7 +278,7 @@ def _complete(
         raise TableError(f"missing must be {listed(get_args(Missing))}, got {missing!r:.50}")
     notices: list[str] = []
     if missing == "drop":
-        cells = {name: _without_bad(column, kinds[name], notices) for name, column in cells.items()}
+        cells = {name: without_bad(column, kinds[name], notices) for name, column in cells.items()}
     gaps = {name: column.missing() for name, column in cells.items()}
     for name, gap in gaps.items():
         if gap.all():
@@ -297,7 +297,7 @@ def _complete(
     return {name: column.where(~incomplete) for name, column in cells.items()}, dropped, notices
 
 
-def _without_bad(cells: Cells, kind: Kind, notices: list[str]) -> Cells:
+def without_bad(cells: Cells, kind: Kind, notices: list[str]) -> Cells:
     """The same with cells that are not of a kind missing; a notice names them. Refused if most are not."""
     if kind == "category" or not (bad := cells.bad(kind)).any():
         return cells
@@ -342,7 +342,7 @@ def _far(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     return far
 
 
-def _cells(table: pd.DataFrame, names: list[str], form: CsvFormat) -> dict[str, Cells]:
+def cells_of(table: pd.DataFrame, names: list[str], form: CsvFormat) -> dict[str, Cells]:
     """The cells of some columns, each of which must exist."""
     for name in names:
         _check_exists(name, table)
@@ -365,7 +365,7 @@ def _check_exists(name: str, table: pd.DataFrame) -> None:
     raise TableError(sentence)
 
 
-def _check_columns(table: pd.DataFrame) -> None:
+def check_columns(table: pd.DataFrame) -> None:
     """Refuse a table without rows, or without a distinct name for each column."""
     if not len(table):
         raise TableError("the table has no rows")
@@ -386,7 +386,7 @@ def _check_features(names: list[str], target: str) -> None:
         raise TableError(f"the features name {listed(twice)} more than once: name each column once")
 
 
-def _check_kind(target: Cells) -> None:
+def check_target(target: Cells) -> None:
     """Refuse a target that is not numbers where it has a value."""
     cells = target.where(~target.missing())
     kind = cells.kind() if len(cells.rows) else "number"
