@@ -276,11 +276,14 @@ def test_stuck_values_are_flagged_and_reported(tmp_path, capsys):
     y = np.sin(np.arange(60) / 5.0) + 0.1 * random.standard_normal(60)
     y[20:32] = y[20]
     pd.DataFrame({"t": np.arange(60), "y": y}).to_csv(tmp_path / "s.csv", index=False)
-    assert rcgp_command("series", tmp_path / "s.csv", "--time", "t", "--target", "y", "--json") == 0
+    command = ("series", tmp_path / "s.csv", "--time", "t", "--target", "y", "--json")
+    assert rcgp_command(*command) == 0
+    assert "stuck=True (--stuck) takes them for errors" in capsys.readouterr().err
+    assert rcgp_command(*command, "--stuck") == 0
     out, err = capsys.readouterr()
     content = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert {row["row"] for row in content["rows"] if row["outlier"]} >= set(range(22, 33))
-    assert "taken as stuck" in err
+    assert "they are taken for errors" in err
 
 
 ROWS = b"""when,load

@@ -154,6 +154,9 @@ class SeriesOptions(FormatOptions):
         "each.",
         shown=False,
     )
+    stuck: bool = _option(
+        False, "Take values that repeat more often than chance explains for errors of a stuck sensor.", "--stuck"
+    )
     forecast: str | None = _option(
         None,
         "How far to forecast: a duration such as 48h for dates, a length in their unit for numbers, or '12 steps' of "

@@ -102,7 +102,7 @@ def fit_series(data: Path, options: SeriesOptions, console: Console) -> list[Fit
     fitted = []
     for target in targets:
         y = series.values[target]
-        model = RCGPSeries(periods=periods, random_state=0)
+        model = RCGPSeries(periods=periods, stuck=options.stuck, random_state=0)
         title = f"Fitting {many(len(y))} values of {printable(target, 40)}"
         quiet_fit(model, series.times, y, y.dropna(), console, title)
         forecast = None if horizon is None else _forecast(model, horizon, options.coverage)
@@ -117,7 +117,9 @@ def _loaded(path: Path) -> RCGPSeries:
     if not isinstance(model, RCGPSeries):
         raise TableError(f"{str(path)!r} holds a {type(model).__name__}, not a series: 'rcgp series --model' saves one")
     if model.n_outputs_ > 1:
-        raise TableError(f"{str(path)!r} has {model.n_outputs_} columns; follow each of them in Python: model.streams()")
+        raise TableError(
+            f"{str(path)!r} has {model.n_outputs_} columns; follow each of them in Python: model.streams()"
+        )
     return model
 
 

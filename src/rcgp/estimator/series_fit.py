@@ -41,7 +41,7 @@ def fit_column(settings: Any, clock: Clock, t: Array, y: Array, precision: Array
         return output
     doubt = f"{len(stuck)} values repeat the one before them more often than chance explains"
     if not settings.stuck:
-        return replace(output, doubts=(*output.doubts, f"{doubt}: stuck=True takes them for errors"))
+        return replace(output, doubts=(*output.doubts, f"{doubt}: stuck=True (--stuck) takes them for errors"))
     values[stuck] = torch.nan
     output = _fit_values(settings, clock, t, values, precision, seed)
     rows = output.rows
