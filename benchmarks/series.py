@@ -14,6 +14,7 @@ import json
 import resource
 import time
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,14 +117,12 @@ def stuck(y: Array, random: np.random.Generator) -> tuple[Array, NDArray[np.bool
 
 def shifts(y: Array, random: np.random.Generator) -> tuple[Array, NDArray[np.bool_]]:
     """Two level shifts of the second half, each of 3 to 6 standard deviations; and scattered errors."""
-    y = y + 0.0
+    y, spread = y.copy(), y[: len(y) // 2].std()
     for start in (int(0.6 * len(y)), int(0.8 * len(y))):
-        y[start:] += random.choice([-1.0, 1.0]) * random.uniform(3.0, 6.0) * y[: len(y) // 2].std()
-    level = y.copy()
-    spread, y_std = level[: len(y) // 2].std(), level
+        y[start:] += random.choice([-1.0, 1.0]) * random.uniform(3.0, 6.0) * spread
     bad = random.random(len(y)) < 0.05
     errors = random.choice([-1.0, 1.0], len(y)) * random.uniform(3.0, 9.0, len(y)) * spread
-    return np.where(bad, y_std + errors, y_std), bad
+    return np.where(bad, y + errors, y), bad
 
 
 KINDS = {"none": lambda y, random: (y, np.zeros(len(y), dtype=bool)), "scattered": scattered, "bursts": bursts,
@@ -132,12 +131,13 @@ KINDS = {"none": lambda y, random: (y, np.zeros(len(y), dtype=bool)), "scattered
 
 def problem(half: str, name: str, kind: str, seed: int) -> Problem:
     """Times, values, function and mask of the bad values."""
-    random = np.random.default_rng([seed, len(name)])
+    key = zlib.crc32(name.encode())
+    random = np.random.default_rng([seed, key])
     t = np.sort(random.uniform(0.0, ROWS / 10.0, ROWS))
     f = FUNCTIONS[half][name](t, random)
     f = (f - f.mean()) / f.std()
     clean = f + NOISE * random.standard_normal(ROWS)
-    y, bad = KINDS[kind](clean, np.random.default_rng([seed, 1]))
+    y, bad = KINDS[kind](clean, np.random.default_rng([seed, key, zlib.crc32(kind.encode())]))
     if kind == "shifts":
         f = f + (np.where(bad, np.nan, y) - clean)
         f[np.isnan(f)] = np.interp(t[np.isnan(f)], t[~np.isnan(f)], f[~np.isnan(f)])

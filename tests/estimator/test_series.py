@@ -75,6 +75,45 @@ def test_components_add_up_to_the_prediction(seasonal):
     assert np.ptp(parts[-1].mean) > 4.0
 
 
+def test_a_trend_is_forecast_whatever_its_level():
+    random = np.random.default_rng(0)
+    t = np.arange(200.0)
+    y = 300.0 + 2.0 * t + 0.3 * random.standard_normal(200)
+    model = RCGPSeries().fit(t, y)
+    assert np.abs(model.forecast(50).mean - (300.0 + 2.0 * np.arange(200.0, 250.0))).max() < 2.0
+    trend = model.components(t)[1].mean
+    assert (trend[-1] - trend[0]) / 199.0 == pytest.approx(2.0, abs=0.05)
+
+
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
+@pytest.mark.parametrize("period", [11.0, 12.0, 150.0, 1000.0])
+def test_periods_of_the_span_and_longer_are_no_error(period):
+    t, y = make_numbers(40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert np.isfinite(RCGPSeries(periods=[period], harmonics=2, max_iter=3).fit(t, y).predict(t)).all()
+
+
+def test_a_period_shorter_than_two_gaps_raises_a_doubt():
+    t, y = make_numbers(40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = RCGPSeries(periods=[0.4], harmonics=2, max_iter=3).fit(t, y)
+    assert any("shorter than two typical gaps" in doubt for doubt in model.doubts_)
+
+
+def test_a_forecast_starts_after_the_last_time_also_if_its_value_is_missing():
+    t, y = make_numbers(60)
+    y[50:], y[10:30:2] = np.nan, np.nan
+    np.testing.assert_allclose(RCGPSeries().fit(t, y).forecast(2).times, t[-1] + np.diff(t[:2]) * [1.0, 2.0])
+
+
+def test_the_score_is_the_coefficient_of_determination(simple):
+    t, y = make_numbers()
+    good = ~simple.outliers_
+    assert simple.score(t[good], y[good]) > 0.99
+
+
 def test_intervals_are_those_of_the_noise_law(simple):
     t = [1.0, 5.0, 30.0]
     lower, upper = simple.predict_interval(t, 0.9)

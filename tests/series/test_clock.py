@@ -63,6 +63,7 @@ def test_iso_strings_with_an_offset_are_in_utc():
         (["2025-01-01", "2025-01-01T00:00:00Z"], "several time zones"),
         (np.array(["2025-01-01", "NaT"], dtype="datetime64[s]"), "row 1"),
         ([[1.0, 2.0]], "one dimension"),
+        (["1", "2"], "row 0: '1'"),
         ([1 + 2j], "numbers or dates"),
     ],
 )
@@ -92,7 +93,26 @@ def test_durations(value, seconds):
     assert duration(value, "period") == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("value", ["", "1", "day", "-1D", "0h", 5, None])
+def test_nanoseconds_as_integers_keep_their_digits():
+    np.testing.assert_array_equal(
+        Clock.of(1_700_000_000_000_000_000 + np.arange(4) * 100)[1], [0.0, 100.0, 200.0, 300.0]
+    )
+
+
+def test_dates_of_many_centuries_do_not_wrap_around():
+    dates = np.array(["1000-01-01", "1990-01-01"], dtype="datetime64[D]")
+    clock, numbers = Clock.of(dates)
+    assert numbers[1] == (dates[1] - dates[0]).astype(float) * 86400.0
+    np.testing.assert_array_equal(Clock.of(["2025-01-01 00:00:00+02", "2025-01-01T00:00:00Z"])[1], [0.0, 7200.0])
+    assert clock.dates
+
+
+def test_a_column_of_a_frame_is_read_by_its_values():
+    frame = pd.DataFrame({"seconds": [5.0, 7.0]}, index=pd.DatetimeIndex(NAIVE))
+    np.testing.assert_array_equal(Clock.of(frame["seconds"])[1], [0.0, 2.0])
+
+
+@pytest.mark.parametrize("value", ["", "1", "day", "-1D", "0h", ".s", 5, None, datetime.timedelta(hours=-1), pd.NaT])
 def test_durations_that_are_none_are_refused(value):
     with pytest.raises(ValueError, match="duration such as"):
         duration(value, "period")

@@ -603,3 +603,15 @@ def test_more_harmonics_come_closer_to_the_dense_periodic_kernel():
     assert errors[0] > 0.1
     assert errors[1] < 1e-4
     assert harmonic_error(kernel, 9) < 1e-6
+
+
+def test_few_harmonics_are_one_kernel_in_variances_and_covariances():
+    t = torch.linspace(0.0, 10.0, 40, dtype=torch.float64)
+    kernel = gpytorch.kernels.PeriodicKernel().double()
+    kernel.lengthscale, kernel.period_length = 0.15, 3.0
+    model = StateSpaceRCGP(t, torch.sin(2.0 * t), kernel=kernel, harmonics=4)
+    x = torch.linspace(0.3, 11.0, 6, dtype=torch.float64)
+    posterior = model.posterior(x)
+    covariance = posterior.covariance_matrix
+    torch.testing.assert_close(covariance.diagonal(), posterior.variance, rtol=1e-6, atol=1e-10)
+    torch.testing.assert_close(covariance, covariance.mT, rtol=0.0, atol=1e-10)

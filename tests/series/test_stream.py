@@ -124,6 +124,32 @@ def test_a_level_shift_is_followed_within_ten_values_and_kept(model, size):
     assert inside[91:].mean() > 0.9
 
 
+@pytest.mark.parametrize("size", [5.0, 100.0, 1e6])
+@pytest.mark.parametrize("share", [0.0, 0.05])
+def test_a_level_that_returns_is_followed_back(size, share):
+    t, y = make_series(1600, seed=4)
+    random = np.random.default_rng(6)
+    bad = random.random(len(y)) < share
+    y[bad] += random.choice([-1.0, 1.0], bad.sum()) * random.uniform(1.0, 6.0, bad.sum())
+    y[1000:1300] += size
+    model = StateSpaceRCGP(torch.from_numpy(t[:700]), torch.from_numpy(y[:700]))
+    fit_robust(model)
+    found = model.stream().update_many(t[700:], y[700:])
+    settled = np.r_[310:600, 610:900]
+    assert (found.outlier & ~bad[700:])[settled].mean() < 0.01
+    if share:
+        assert found.outlier[settled][bad[700:][settled]].mean() > 0.9
+
+
+def test_two_sentinels_in_a_row_do_not_end_a_stream(model):
+    t = float(model.train_X.max()) + 0.1 * np.arange(1, 101)
+    y = np.sin(t / 2.0) + 0.1 * np.random.default_rng(2).standard_normal(100)
+    y[50] = y[51] = -999.0
+    found = model.stream().update_many(t, y)
+    assert not found.outlier[60:].any()
+    assert np.abs(found.expected - y)[60:].max() < 1.0
+
+
 def test_a_single_value_is_no_level_shift_however_far_it_is(model):
     last = float(model.train_X.max())
     for size in (10.0, 1e6, 1e99, 1e300):

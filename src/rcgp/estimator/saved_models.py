@@ -78,7 +78,14 @@ def rebuild_exact(estimator: Any, description: dict[str, Any], tensors: dict[str
 def describe_series(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The fitted models of an ``RCGPSeries`` as JSON; their tensors join the others."""
     clock, names = dataclasses.asdict(estimator.clock_), estimator.output_names_
-    return {**describe_exact(estimator, tensors), "clock": clock, "output_names": names}
+    return {
+        **describe_exact(estimator, tensors),
+        "clock": clock,
+        "output_names": names,
+        "last": estimator.last_,
+        "gap": estimator.gap_,
+        "harmonics": estimator.models_[0].harmonics,
+    }
 
 
 def rebuild_series(estimator: Any, description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -86,10 +93,11 @@ def rebuild_series(estimator: Any, description: dict[str, Any], tensors: dict[st
     from rcgp.series import StateSpaceRCGP
     from rcgp.series.clock import Clock
 
-    build = functools.partial(StateSpaceRCGP, harmonics=estimator.harmonics)
+    build = functools.partial(StateSpaceRCGP, harmonics=int(description["harmonics"]))
     clock, names = Clock(**description["clock"]), description["output_names"]
     clock.times(np.zeros(1))  # or an error for an origin that is none
-    estimator._set_fitted(_rebuild_outputs(description, tensors, build), clock, names)
+    ends = float(description["last"]), float(description["gap"])
+    estimator._set_fitted(_rebuild_outputs(description, tensors, build), clock, names, *ends)
     _require(names is None or len(names) == estimator.n_outputs_, "it does not have one name for each column")
     _check_exact(estimator, 1)
 

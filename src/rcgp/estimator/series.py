@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -21,6 +21,7 @@ from rcgp.estimator.output import ROW_ATTRIBUTES, Output, warn
 from rcgp.estimator.series_fit import fit_column
 from rcgp.series import StateSpaceRCGP, Stream
 from rcgp.series.clock import Clock
+from rcgp.series.kernels import groups_of
 from rcgp.series.stuck import Repetition
 
 __all__ = ["Component", "Forecast", "RCGPSeries"]
@@ -52,7 +53,7 @@ class Component(NamedTuple):
     std: Array
 
 
-class RCGPSeries(BaseEstimator):  # type: ignore[misc]
+class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian process regression of a series that bad values cannot break, in linear time.
 
     The model of :class:`rcgp.RCGPRegressor` for one input, time, with kernels that have a state-space form: a fit costs
@@ -101,6 +102,10 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         Names of the columns, if y was a data frame.
     clock_ : Clock
         How times become numbers.
+    last_, gap_ : float
+        The last time of the fit and the median gap between times, as numbers of the clock: where a forecast starts.
+    component_names_ : list of str
+        Names of the parts of the function, see :meth:`components`.
 
     Examples
     --------
@@ -173,11 +178,14 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         outputs = []
-        for column in values.reshape(len(values), -1).T:
+        for number, column in enumerate(values.reshape(len(values), -1).T):
+            if np.isnan(column).all() and values.ndim == 2:
+                raise ValueError(f"column {repr(names[number]) if names else number} of y has no observation")
             output = fit_column(self, clock, numbers, column, precision, int(seed))
             warn(output.report, output.doubts)
             outputs.append(output)
-        self._set_fitted(outputs, clock, names)
+        gaps = np.diff(np.unique(numbers))
+        self._set_fitted(outputs, clock, names, float(numbers.max()), float(np.median(gaps)) if len(gaps) else 1.0)
         return self
 
     def predict(self, t: Any, return_std: bool = False, include_noise: bool = False) -> Any:
@@ -247,33 +255,30 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
     def forecast_numbers(self, horizon: Any, step: Any = None) -> Array:
         """The times of :meth:`forecast` as numbers of the clock."""
         check_is_fitted(self)
-        own = np.unique(np.concatenate([model.train_X[:, 0].numpy() for model in self.models_]))
-        gaps = np.diff(own)
-        length = float(np.median(gaps)) if len(gaps) else 1.0
-        if step is not None:
-            length = self.clock_.length(step, "step")
+        length = self.gap_ if step is None else self.clock_.length(step, "step")
         if isinstance(horizon, int | np.integer) and not isinstance(horizon, bool):
             check_integer(horizon, "horizon", least=1)
             count = int(horizon)
         else:
             count = max(1, math.ceil(self.clock_.length(horizon, "horizon") / length - 1e-9))
-        return float(own[-1]) + length * np.arange(1.0, count + 1.0)
+        return self.last_ + length * np.arange(1.0, count + 1.0)
 
     def components(self, t: Any) -> list[Component]:
-        """The parts of the function at times: the prior mean, then each summand of the kernel; they add up to it.
+        """The parts of the function at times, which add up to it: level, trend, process and seasons.
 
-        For one column.
+        With a kernel of your own the level is the prior mean, and the others are the kernel's summands. For one column.
         """
         x = self._times(t)
         (model,) = self._single("a list of components")
         with torch.no_grad():
             level = model.mean(x).numpy()
-        parts = [Component("level", level, np.zeros_like(level))]
-        names = self.component_names_ if self.kernel is None else None
-        for number, (mean, variance) in enumerate(model.components(x)):
-            name = f"part {number + 1}" if names is None else names[number]
-            parts.append(Component(name, mean.numpy(), variance.clamp_min(0.0).sqrt().numpy()))
-        return parts
+        found = [(mean.numpy(), variance.clamp_min(0.0).sqrt().numpy()) for mean, variance in model.components(x)]
+        if self.kernel is None:  # the default kernel has a constant, which moves the level
+            found[0] = level + found[0][0], found[0][1]
+        else:
+            found = [(level, np.zeros_like(level)), *found]
+        names = self.component_names_
+        return [Component(name, *part) for name, part in zip(names, found, strict=True)]
 
     def sample_y(self, t: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw functions from the posterior and evaluate them at times: ``q x n_samples``, or with columns between.
@@ -313,11 +318,6 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "models_")
 
-    @property
-    def component_names_(self) -> list[str]:
-        """Names of the summands of the default kernel."""
-        return ["trend", "process", *(f"season {period}" for period in self.periods)]
-
     def _check_parameters(self) -> None:
         check_choice(self.weight, ("learned", "constant"), "weight")
         if not isinstance(self.stuck, bool | np.bool_):
@@ -332,9 +332,15 @@ class RCGPSeries(BaseEstimator):  # type: ignore[misc]
         if self.kernel is not None and len(self.periods):
             raise ValueError("periods are for the default kernel: put a PeriodicKernel into the one you give")
 
-    def _set_fitted(self, outputs: Sequence[Output], clock: Clock, names: list[str] | None) -> None:
+    def _set_fitted(
+        self, outputs: Sequence[Output], clock: Clock, names: list[str] | None, last: float, gap: float
+    ) -> None:
         self.n_outputs_, self.clock_, self.output_names_ = len(outputs), clock, names
+        self.last_, self.gap_ = last, gap
         self.models_ = [output.model for output in outputs]
+        seasons = [f"season {period}" for period in self.periods]
+        summands = [f"part {i + 1}" for i, _ in enumerate(groups_of(self.models_[0].kernel))]
+        self.component_names_ = ["level", *(["trend", "process", *seasons] if self.kernel is None else summands)]
         for name in ROW_ATTRIBUTES:
             setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
         self.noise_law_ = self._per_output([output.law for output in outputs])

@@ -279,7 +279,7 @@ def _component_section(fit: _Fit) -> Section:
     clock, curve, panels, lines = fit.model.clock_, fit.curve, list[Panel](), list[tuple[str, list[str]]]()
     grid = clock.numbers(curve.times)
     parts, words = fit.model.components(curve.times), ""
-    periods = dict(zip(fit.model.component_names_[2:], fit.model.periods, strict=True))
+    periods = dict(zip(fit.model.component_names_[3:], fit.model.periods, strict=True))
     for i, part in enumerate(parts):
         lines.append((part.name, [number(float(part.mean.min())), number(float(part.mean.max()))]))
         if part.name == "level" and np.ptp(part.mean) <= 1e-9 * np.abs(part.mean).max():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 import sys
+import zoneinfo
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ class Clock:
         zone: name of the time zone that they were given in, if any.
     """
 
-    origin: float | str
+    origin: float | int | str
     dates: bool = False
     zone: str | None = None
 
@@ -42,7 +43,7 @@ class Clock:
         if values.size == 0:
             raise ValueError(f"{name} is empty: at least one time is needed")
         dates = values.dtype.kind == "M"
-        clock = cls(str(values.min()), True, zone) if dates else cls(float(values.min()))
+        clock = cls(str(values.min()), True, zone) if dates else cls(values.min().item())
         return clock, clock._numbers(values)
 
     def numbers(self, times: Any, name: str = "times") -> NDArray[np.float64]:
@@ -69,7 +70,9 @@ class Clock:
         """Numbers as times: floats, ``datetime64`` or, with a time zone, an index of pandas where that is loaded."""
         if not self.dates:
             return numbers + float(self.origin)
-        values = np.datetime64(str(self.origin), "ns") + np.round(numbers * 1e9).astype("timedelta64[ns]")
+        whole = np.floor(numbers)
+        seconds = np.datetime64(str(self.origin)) + whole.astype("timedelta64[s]")
+        values = seconds + np.round((numbers - whole) * 1e9).astype("timedelta64[ns]")
         pandas = sys.modules.get("pandas")
         if self.zone is None or pandas is None:
             return values
@@ -84,35 +87,34 @@ class Clock:
         return float(value)
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        if not self.dates:
-            return np.asarray(values, dtype=np.float64) - float(self.origin)
-        elapsed = values.astype("datetime64[ns]") - np.datetime64(str(self.origin), "ns")
-        whole = elapsed.astype("timedelta64[s]")
-        rest = (elapsed - whole).astype("timedelta64[ns]").astype(np.float64)
-        return np.asarray(whole.astype(np.float64) + rest * 1e-9)
+        if not self.dates:  # integers are subtracted as such: nanoseconds since 1970 have more digits than a float
+            return np.asarray(values - values.dtype.type(self.origin), dtype=np.float64)
+        first = np.datetime64(str(self.origin))
+        seconds, origin = values.astype("datetime64[s]"), first.astype("datetime64[s]")
+        rest = (values - seconds) / np.timedelta64(1, "s") - (first - origin) / np.timedelta64(1, "s")
+        return np.asarray((seconds - origin).astype(np.float64) + rest)
 
 
 def duration(value: Any, name: str) -> float:
     """Seconds of a duration such as ``"1D"``, ``"90min"`` or a ``timedelta``."""
     if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
-        number = float(match[1]) if match[1] else 1.0
+        number = float(match[1] or 1.0) if match[1] != "." else 0.0
         if number > 0:
             return number * _BY_CASE[match[2].lower()]
-    elif isinstance(value, np.timedelta64):
-        return float(value / np.timedelta64(1, "ns")) * 1e-9
-    elif hasattr(value, "total_seconds"):
-        return float(value.total_seconds())
+    elif isinstance(value, np.timedelta64) or hasattr(value, "total_seconds"):
+        seconds = value / np.timedelta64(1, "s") if isinstance(value, np.timedelta64) else value.total_seconds()
+        if 0.0 < seconds < np.inf:
+            return float(seconds)
     raise ValueError(f"{name} must be a duration such as '1D', '12h' or '30min', got {value!r}")
 
 
 def _read(times: Any, name: str) -> tuple[NDArray[Any], str | None]:
     """Times as an array of floats or of ``datetime64`` in UTC, or in local time without zone; and the zone's name."""
     zone = None
-    times = getattr(times, "index", times) if hasattr(times, "iloc") and _is_date(times.index) else times
     if hasattr(times, "dt") and not hasattr(times, "tz"):  # a column of pandas
         times = sys.modules["pandas"].DatetimeIndex(times) if times.dtype.kind == "M" or _zoned(times) else times
     if getattr(times, "tz", None) is not None:
-        zone, times = str(times.tz), times.tz_convert(None)
+        zone, times = _zone_name(times.tz), times.tz_convert(None)
     values = times.to_numpy() if hasattr(times, "to_numpy") else np.asarray(times)
     if values.dtype.kind in "OUST":
         values, zone = _parse(values, name)
@@ -128,8 +130,12 @@ def _read(times: Any, name: str) -> tuple[NDArray[Any], str | None]:
     return values, zone
 
 
-def _is_date(index: Any) -> bool:
-    return getattr(getattr(index, "dtype", None), "kind", "") == "M"
+def _zone_name(zone: Any) -> str:
+    """The name of a time zone; UTC for one that has no name by which it can be found again."""
+    try:
+        return str(zoneinfo.ZoneInfo(str(zone)))
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return "UTC"
 
 
 def _zoned(times: Any) -> bool:
@@ -147,7 +153,9 @@ def _parse(values: NDArray[Any], name: str) -> tuple[NDArray[Any], str | None]:
                 value = value.astimezone(datetime.UTC).replace(tzinfo=None)
             elif isinstance(value, str):
                 value = value.strip()
-                if re.search(r"(Z|[+-]\d\d:?\d\d)$", value) and "T" in value.replace(" ", "T"):
+                if re.fullmatch(r"[\d.]+", value):  # numpy would take it for a year
+                    raise ValueError
+                if re.search(r"\d:\d.*(Z|[+-]\d\d(:?\d\d)?)$", value):
                     zones.add("UTC")
                     value = datetime.datetime.fromisoformat(value).astimezone(datetime.UTC).replace(tzinfo=None)
                 else:

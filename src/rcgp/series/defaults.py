@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, PeriodicKernel, ScaleKernel
+from gpytorch.kernels import ConstantKernel, Kernel, LinearKernel, MaternKernel, PeriodicKernel, ScaleKernel
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
@@ -36,7 +36,7 @@ def default_series_kernel(times: Tensor, spread: float) -> Kernel:
 
 
 def seasonal_kernel(x: Tensor, spread: float, periods: Sequence[float]) -> Kernel:
-    """Trend, Matérn-3/2 process and slowly changing seasons, started at the scales of the data, with weak priors.
+    """Level, trend, Matérn-3/2 process and slowly changing seasons, started at the data's scales, with weak priors.
 
     Args:
         x: ``n x 1`` times.
@@ -47,11 +47,16 @@ def seasonal_kernel(x: Tensor, spread: float, periods: Sequence[float]) -> Kerne
     span = max(float(times[-1] - times[0]), torch.finfo(torch.float64).tiny) if len(times) > 1 else 1.0
     gap = float(times.diff().median()) if len(times) > 1 else 1.0
     # The geometric middle between the shortest lengthscale that can be seen and the longest, these at two deviations.
-    middle, wide = 0.5 * math.log(gap * span), max(0.25 * math.log(span / gap), 1.0)
+    shortest, longest = math.log(gap), math.log(span)
+    middle, wide = 0.5 * (shortest + longest), max(0.25 * (longest - shortest), 1.0)
+    # Without it the trend would have to pass through the prior mean at time zero.
+    level = ConstantKernel(constant_constraint=above(0.0)).double()
+    level.constant = torch.tensor(spread**2, dtype=torch.float64)
+    _prior(level, "constant", 2.0 * math.log(spread) + _LOG_SPREAD**2, _LOG_SPREAD)
     trend = LinearKernel(variance_constraint=above(0.0)).double()
     trend.variance = torch.tensor((spread / span) ** 2, dtype=torch.float64)
-    _prior(trend, "variance", math.log((spread / span) ** 2), _LOG_SPREAD)
-    parts: list[Kernel] = [trend, _scaled(_matern(1.5, 0.3 * span, middle, wide), spread**2)]
+    _prior(trend, "variance", 2.0 * (math.log(spread) - longest), _LOG_SPREAD)
+    parts: list[Kernel] = [level, trend, _scaled(_matern(1.5, 0.3 * span, middle, wide), spread**2)]
     for period in periods:
         seasonal = PeriodicKernel(
             lengthscale_constraint=Between(0.1, 1e3), period_length_constraint=above(0.0)
@@ -60,7 +65,7 @@ def seasonal_kernel(x: Tensor, spread: float, periods: Sequence[float]) -> Kerne
         seasonal.raw_period_length.requires_grad_(False)
         _prior(seasonal, "lengthscale", 0.0, 1.0)
         changing = _matern(
-            0.5, max(span, period), math.log(max(span, 2.0 * period)), 1.5, Between(period, 1e6 * (span + period))
+            0.5, max(span, 2.0 * period), math.log(max(span, 2.0 * period)), 1.5, Between(period, 1e6 * (span + period))
         )
         parts.append(_scaled(changing * seasonal, spread**2))
     kernel = parts[0]

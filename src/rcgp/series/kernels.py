@@ -24,7 +24,17 @@ from torch import Tensor
 
 from rcgp.series.transitions import COSINE, DIMENSIONS, LINEAR, MATERN
 
-__all__ = ["HARMONICS", "Layout", "Term", "groups_of", "harmonic_error", "layout_of", "on_columns", "terms_of"]
+__all__ = [
+    "HARMONICS",
+    "Layout",
+    "Term",
+    "groups_of",
+    "harmonic_error",
+    "layout_of",
+    "on_columns",
+    "prior_covariance",
+    "terms_of",
+]
 
 #: Harmonics of a periodic kernel. The error of the kernel is below 1e-7 for ℓ ≥ 1, 4e-4 for ℓ = 0.3, 7 % for ℓ = 0.1.
 HARMONICS = 7
@@ -124,6 +134,25 @@ def terms_of(kernel: gpytorch.kernels.Kernel, harmonics: int = HARMONICS) -> lis
         )
     )
     raise ValueError(f"{type(kernel).__name__} has no state-space form of finite size: {advice}")
+
+
+def prior_covariance(terms: list[Term], first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The kernel of these terms between ``q`` and ``p`` times, ``q x p``, without gradient."""
+    gap = np.abs(first[:, None] - second)
+    K = np.zeros_like(gap)
+    for term in terms:
+        product = np.full_like(gap, float(term.coefficient.detach()))
+        for kind, parameter in term.factors:
+            x = float(parameter.detach()) * gap
+            if kind == COSINE:
+                product *= np.cos(x)
+            elif kind == LINEAR:
+                product *= first[:, None] * second
+            else:
+                polynomial = (1.0, 1.0 + x, 1.0 + x + x * x / 3.0)[kind]
+                product *= polynomial * np.exp(-x)
+        K += product
+    return K
 
 
 def harmonic_error(kernel: gpytorch.kernels.Kernel, harmonics: int = HARMONICS) -> float:

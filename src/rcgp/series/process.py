@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.core.pseudo import PseudoData
-from rcgp.models.kernel_matrix import dense_kernel
-from rcgp.series.kernels import groups_of, terms_of
+from rcgp.series.kernels import groups_of, prior_covariance, terms_of
 from rcgp.series.solver import Axis, StateSpace
 
 __all__ = ["Merged", "SeriesProcess", "sorted_pseudo"]
@@ -55,14 +54,12 @@ class SeriesProcess:
         batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])  # type: ignore[no-untyped-call]
         first = x1.double().expand(*batch, *x1.shape[-2:]).reshape(-1, x1.shape[-2])
         second = x2.double().expand(*batch, *x2.shape[-2:]).reshape(-1, x2.shape[-2])
-        own = torch.from_numpy(self.times).unsqueeze(-1)
-        results = []
-        for left, right in zip(first, second, strict=True):
-            K = dense_kernel(self.kernel, left.unsqueeze(-1), right.unsqueeze(-1))
-            columns = dense_kernel(self.kernel, own, right.unsqueeze(-1)).numpy()
-            passes = self._passes(left.numpy())
+        terms, results = terms_of(self.kernel, self.harmonics), []
+        for left, right in zip(first.numpy(), second.numpy(), strict=True):
+            columns, passes = prior_covariance(terms, self.times, right), self._passes(left)
             explained = [passes.run(np.ascontiguousarray(column))[0] for column in columns.T]
-            results.append(K - torch.from_numpy(np.stack(explained, axis=-1)))
+            K = prior_covariance(terms, left, right)
+            results.append(torch.from_numpy(K - np.stack(explained, axis=-1)))
         return torch.stack(results).reshape(*batch, x1.shape[-2], x2.shape[-2]).to(x1)
 
     def components(self, times: Array) -> list[tuple[Array, Array]]:

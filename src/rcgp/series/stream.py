@@ -12,7 +12,8 @@ densities of a value under the two,
 
 Page's cumulative sum (1954). The second filter starts, anew and with L from zero, at a value that is bad for both.
 Where L exceeds log(20 n), n the number of values seen so far, the second filter takes over. By Lorden's bound (1971)
-the mean time to a false alarm is then at least 20 n values: 5 % in a series as long as the one seen.
+the mean time to a false alarm is then at least 20 n values, 5 % in a series as long as the one seen, where errors are
+of different sizes; errors of one and the same size look like a level, too.
 """
 
 from __future__ import annotations
@@ -171,11 +172,14 @@ class Stream:
         self._count += not math.isnan(y)
         threshold = math.log(FALSE_ALARM * (self._count + 1.0))
         stuck = self.repetition is not None and self._is_stuck(y, threshold)
-        self._step(math.nan if stuck else y - self._mean, threshold, *self._arguments)
+        mean = self._mean
+        self._step(math.nan if stuck else y - mean, threshold, *self._arguments)
         expected, lower, upper, probability, shift = self._answer.tolist()
         self._run[2] = upper - expected
+        if shift > 0.0:  # from now on outliers, and jumps, are seen from the new level
+            self._mean += float(self._m[0, -1])
+            self._m[:, -1] = 0.0
         probability = 1.0 if stuck else probability
-        mean = self._mean
         bad = probability > FLAGGED
         return StreamResult(mean + expected, mean + lower, mean + upper, probability, bad, shift > 0.0)
 

@@ -5,10 +5,10 @@ A run is consecutive equal values in the order of time. That a value repeats the
     p = max( (r + p̄) / (R + 1),  δ / (√(2π) s) ),
 
 in which R values and r repetitions are those of all other runs of the same value (zeros of a rain gauge come and go),
-p̄ is the share of all runs that go on at all, δ the resolution of the values (the smallest difference between two of
-them) and s the standard deviation of their predictions: coarse values repeat where the function is flat. A run of k
-values has the probability p^(k−1) by chance. It is stuck where (k − 1) log(1/p) exceeds log(20 n): in at most 5 % of
-series of n values chance alone does so. All its values but the first are then bad.
+p̄ is the share of all runs that go on at all, δ the resolution of the values (the median difference between two
+neighbouring ones) and s the standard deviation of their predictions: coarse values repeat where the function is flat. A
+run of k values has the probability p^(k−1) by chance. It is stuck where (k − 1) log(1/p) exceeds log(20 n): in at most
+5 % of series of n values chance alone does so. All its values but the first are then bad.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Repetition:
         begins, lengths = _runs(y)
         levels, value = np.unique(y[begins], return_inverse=True)
         share = float((lengths > 1).sum() + 1.0) / (len(lengths) + 1.0)
-        resolution = float(np.diff(levels).min()) if len(levels) > 1 else math.inf
+        resolution = float(np.median(np.diff(levels))) if len(levels) > 1 else math.inf
         again, every = (np.bincount(value, weights=weights) for weights in (lengths - 1, lengths))
         p = (again + share) / (every + 1.0)
         most = np.argsort(-again, kind="stable")[:_COMMON]
