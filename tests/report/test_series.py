@@ -32,7 +32,7 @@ class Invented:
         1,
         ("1D",),
         (),
-        ["trend", "process", "season 1D"],
+        ["level", "trend", "process", "season 1D"],
     )
 
     def __init__(self, t, y, flagged):
@@ -55,7 +55,7 @@ class Invented:
 
     def components(self, t):
         mean, std = self.predict(t)
-        names = ["level", *self.component_names_]
+        names = self.component_names_
         return [Component(name, i * mean, std) for i, name in enumerate(names)]
 
 
