@@ -75,6 +75,14 @@ def test_components_add_up_to_the_prediction(seasonal):
     assert np.ptp(parts[-1].mean) > 4.0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_white_noise_is_noise(seed):
+    y = 5.0 + 0.5 * np.random.default_rng(seed).standard_normal(400)
+    model = RCGPSeries().fit(np.arange(400), y)
+    assert np.sqrt(model.noise_variance_) == pytest.approx(0.5, rel=0.15)
+    assert np.abs(model.predict(np.arange(400)) - 5.0).max() < 0.4
+
+
 def test_a_trend_is_forecast_whatever_its_level():
     random = np.random.default_rng(0)
     t = np.arange(200.0)
@@ -243,6 +251,7 @@ def test_bad_parameters_are_refused(parameters, message):
         ([1.0, 2.0], ["a", "b"], "y must be numbers"),
         (["2025-01-01", "2025-13-01"], [1.0, 2.0], "row 1"),
         ([1.0, 2.0], None, "y is missing"),
+        ([1.0, 2.0], HOURS[:2].tz_localize(None), "times first"),
     ],
 )
 def test_bad_data_are_refused(t, y, message):

@@ -37,11 +37,12 @@ def test_hours_of_a_time_zone_are_hours_also_when_its_clock_changes():
     [
         pd.DatetimeIndex(NAIVE),
         pd.Series(NAIVE),
+        pd.DatetimeIndex(NAIVE).to_period("ms"),
         list(NAIVE),
         ["2025-01-01", "2025-01-01 00:00:01.5"],
         [datetime.datetime(2025, 1, 1), datetime.datetime(2025, 1, 1, 0, 0, 1, 500_000)],
     ],
-    ids=["index", "column", "list", "text", "datetime"],
+    ids=["index", "column", "periods", "list", "text", "datetime"],
 )
 def test_dates_of_many_kinds_are_read(times):
     np.testing.assert_array_equal(Clock.of(times)[1], [0.0, 1.5])

@@ -150,6 +150,18 @@ def test_two_sentinels_in_a_row_do_not_end_a_stream(model):
     assert np.abs(found.expected - y)[60:].max() < 1.0
 
 
+def test_errors_of_one_size_are_no_level_shift_unless_they_persist():
+    t, y = make_series(1500, seed=7)
+    random = np.random.default_rng(8)
+    bad = random.random(len(y)) < 0.1
+    y[bad] = -4.0
+    model = StateSpaceRCGP(torch.from_numpy(t[:700]), torch.from_numpy(y[:700]))
+    fit_robust(model)
+    found = model.stream().update_many(t[700:], y[700:])
+    assert found.shift.sum() <= 2
+    assert (found.outlier & ~bad[700:]).mean() < 0.01
+
+
 def test_a_single_value_is_no_level_shift_however_far_it_is(model):
     last = float(model.train_X.max())
     for size in (10.0, 1e6, 1e99, 1e300):

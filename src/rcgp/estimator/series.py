@@ -248,6 +248,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         Forecast
         """
+        check_is_fitted(self)
         times = self.clock_.times(self.forecast_numbers(horizon, step))
         mean, std = self.predict(times, return_std=True)
         return Forecast(times, mean, std, *self.predict_interval(times, coverage))
@@ -369,6 +370,8 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 def _values(y: Any, rows: int) -> Array:
     """Values as floats, NaN where they are missing; or a ValueError that names the row."""
+    if getattr(np.asarray(y), "dtype", np.dtype(float)).kind in "mM":
+        raise ValueError("y must be numbers, got dates: is it fit(t, y), times first?")
     try:
         values = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError) as error:

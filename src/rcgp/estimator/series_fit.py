@@ -78,8 +78,11 @@ def _fit_values(settings: Any, clock: Clock, t: Array, values: Tensor, precision
         )
     gap = float(np.median(np.diff(np.unique(t)))) if len(np.unique(t)) > 1 else 0.0
     for period in settings.periods:
-        if clock.length(period, "periods") < 2.0 * gap:
+        length = clock.length(period, "periods")
+        if length < 2.0 * gap:
             doubts = (*doubts, f"the period {period} is shorter than two typical gaps between times: it cannot be seen")
+        elif length > np.ptp(t):
+            doubts = (*doubts, f"the period {period} is longer than the series: it cannot be seen")
     diagnosis = RowDiagnosis.of(values, weights, mean, variance.sqrt(), probability)
     return Output(model, report, rows.law, doubts, diagnosis)
 

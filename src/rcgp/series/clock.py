@@ -111,6 +111,8 @@ def duration(value: Any, name: str) -> float:
 def _read(times: Any, name: str) -> tuple[NDArray[Any], str | None]:
     """Times as an array of floats or of ``datetime64`` in UTC, or in local time without zone; and the zone's name."""
     zone = None
+    if str(getattr(times, "dtype", "")).startswith("period"):  # of pandas
+        times = times.dt.to_timestamp() if hasattr(times, "dt") else times.to_timestamp()
     if hasattr(times, "dt") and not hasattr(times, "tz"):  # a column of pandas
         times = sys.modules["pandas"].DatetimeIndex(times) if times.dtype.kind == "M" or _zoned(times) else times
     if getattr(times, "tz", None) is not None:

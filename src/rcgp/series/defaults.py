@@ -56,7 +56,13 @@ def seasonal_kernel(x: Tensor, spread: float, periods: Sequence[float]) -> Kerne
     trend = LinearKernel(variance_constraint=above(0.0)).double()
     trend.variance = torch.tensor((spread / span) ** 2, dtype=torch.float64)
     _prior(trend, "variance", 2.0 * (math.log(spread) - longest), _LOG_SPREAD)
-    parts: list[Kernel] = [level, trend, _scaled(_matern(1.5, 0.3 * span, middle, wide), spread**2)]
+    # A process that is faster than the times are dense cannot be told from noise.
+    bounds = Between(gap, 1e6 * span)
+    parts: list[Kernel] = [
+        level,
+        trend,
+        _scaled(_matern(1.5, max(0.3 * span, 2.0 * gap), middle, wide, bounds), spread**2),
+    ]
     for period in periods:
         seasonal = PeriodicKernel(
             lengthscale_constraint=Between(0.1, 1e3), period_length_constraint=above(0.0)

@@ -164,7 +164,11 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
         explained = False
         if total[0] > 0.0:
             second, bad = take(e, h, law, m[1], P[1], room[0])
-            total[0] = max(0.0, total[0] + second - first)
+            # Every other error is as the one before: log(p₀ + π_o p₁ / 2).
+            again = second + law[4 + _SCALES.size] - math.log(2.0)
+            larger = max(first, again)
+            null = larger + math.log(math.exp(first - larger) + math.exp(again - larger))
+            total[0] = max(0.0, total[0] + second - null)
             explained = bad <= FLAGGED or probability <= FLAGGED
         if not explained:  # by neither filter: the level may have jumped just now, which has a Cauchy density
             jump = e - f

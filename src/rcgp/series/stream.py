@@ -8,12 +8,12 @@ value becomes pseudo-data as in the fit. An outlier moves nothing.
 which the level has jumped by δ, of a Cauchy density of half-width b, that of outliers. With p₀ and p₁ the law's
 densities of a value under the two,
 
-    L ← max(0, L + log p₁ − log p₀),
+    L ← max(0, L + log p₁ − log(p₀ + π_o p₁ / 2)),
 
-Page's cumulative sum (1954). The second filter starts, anew and with L from zero, at a value that is bad for both.
+Page's cumulative sum (1954), in which every other error, of share π_o, is as the one before: errors of one and the same
+size are common. The second filter starts, anew and with L from zero, at a value that is bad for both.
 Where L exceeds log(20 n), n the number of values seen so far, the second filter takes over. By Lorden's bound (1971)
-the mean time to a false alarm is then at least 20 n values, 5 % in a series as long as the one seen, where errors are
-of different sizes; errors of one and the same size look like a level, too.
+the mean time to a false alarm is then at least 20 n values: 5 % in a series as long as the one seen.
 """
 
 from __future__ import annotations
