@@ -401,3 +401,13 @@ def test_help_imports_nothing_slow():
         "assert not {'torch', 'numba', 'pandas', 'plotly'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_a_series_is_no_model_for_predict(tmp_path, capsys):
+    t = np.arange(40.0)
+    pd.DataFrame({"t": t, "y": np.sin(t)}).to_csv(tmp_path / "s.csv", index=False)
+    path = tmp_path / "s.rcgp"
+    assert rcgp_command("series", tmp_path / "s.csv", "--time", "t", "--target", "y", "--model", path) == 0
+    capsys.readouterr()
+    assert rcgp_command("predict", path, tmp_path / "s.csv") == 2
+    assert_one_sentence(capsys, "is of a series")

@@ -174,6 +174,8 @@ def _from_logarithm(predicted: dict[str, NDArray[np.float64]]) -> dict[str, NDAr
 def _columns_of(model: BaseRegressor, table: pd.DataFrame) -> Encoding:
     """For a model saved in Python: columns of numbers with its feature names, or all columns in their order."""
     names = getattr(model, "feature_names_in_", None)
+    if not hasattr(model, "n_features_in_"):
+        raise TableError("the model is of a series: use 'rcgp series --forecast' or, with --model, --follow")
     if names is None and len(table.columns) != model.n_features_in_:
         raise TableError(
             f"the model was fitted to {model.n_features_in_} columns without names and the table has "
