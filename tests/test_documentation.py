@@ -61,6 +61,14 @@ def test_the_guides_python_runs(capsys, tmp_path, monkeypatch):
     assert f"truth).abs().mean())  # {own_kernel:.2f}\nmodel.hyperparameters()" in code
 
 
+@pytest.mark.slow
+def test_the_python_of_the_page_on_series_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_python("docs/series.md")
+    assert capsys.readouterr().out == "[100 333 334]\nTrue\n"
+    assert (tmp_path / "stream.rcgp").exists()
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
