@@ -241,7 +241,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             How far: a number of steps, or a duration such as ``"48h"`` for dates and a float for numbers.
         coverage : float, default=0.95
             Of the intervals.
-        step : duration or number, default=None
+        step : duration or float, default=None
             Length of a step. Default: the median gap between times.
 
         Returns
