@@ -188,6 +188,7 @@ def need_data(monkeypatch, file):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # raised inside BoTorch's acquisition functions
 @pytest.mark.parametrize("script", GALLERY, ids=lambda path: path.stem)
 def test_gallery_scripts_draw_their_figure(script, tmp_path, monkeypatch):
     import matplotlib.pyplot as plt
