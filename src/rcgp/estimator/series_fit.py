@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,15 +77,23 @@ def _fit_values(settings: Any, clock: Clock, t: Array, values: Tensor, precision
             f"a seasonal pattern has more detail than {model.harmonics} harmonics show ({error:.0%} of its "
             "variance): increase harmonics",
         )
-    gap = float(np.median(np.diff(np.unique(t)))) if len(np.unique(t)) > 1 else 0.0
-    for period in settings.periods:
-        length = clock.length(period, "periods")
-        if length < 2.0 * gap:
-            doubts = (*doubts, f"the period {period} is shorter than two typical gaps between times: it cannot be seen")
-        elif length > np.ptp(t):
-            doubts = (*doubts, f"the period {period} is longer than the series: it cannot be seen")
+    doubts = (*doubts, *_unseen_periods(settings.periods, clock, t))
     diagnosis = RowDiagnosis.of(values, weights, mean, variance.sqrt(), probability)
     return Output(model, report, rows.law, doubts, diagnosis)
+
+
+def _unseen_periods(periods: Sequence[Any], clock: Clock, t: Array) -> list[str]:
+    """A doubt for each period that the times cannot show."""
+    if not len(periods):
+        return []
+    gaps, doubts = np.diff(np.unique(t)), []
+    for period in periods:
+        length = clock.length(period, "periods")
+        if len(gaps) and length < 2.0 * np.median(gaps):
+            doubts.append(f"the period {period} is shorter than two typical gaps between times: it cannot be seen")
+        elif length > np.ptp(t):
+            doubts.append(f"the period {period} is longer than the series: it cannot be seen")
+    return doubts
 
 
 def _build(settings: Any, clock: Clock, times: Tensor, values: Tensor, precision: Array | None) -> StateSpaceRCGP:

@@ -11,9 +11,10 @@ densities of a value under the two,
     L ← max(0, L + log p₁ − log(p₀ + π_o p₁ / 2)),
 
 Page's cumulative sum (1954), in which every other error, of share π_o, is as the one before: errors of one and the same
-size are common. The second filter starts, anew and with L from zero, at a value that is bad for both.
-Where L exceeds log(20 n), n the number of values seen so far, the second filter takes over. By Lorden's bound (1971)
-the mean time to a false alarm is then at least 20 n values: 5 % in a series as long as the one seen.
+size are common. The second filter starts, anew and with L from zero, at a value that is bad for both. Where L exceeds
+log(20 n), n the number of values seen so far, the second filter takes over. For two fixed densities Lorden's bound
+(1971) on the mean time to a false alarm is then 20 n values, 5 % in a series as long as the one seen; the second filter
+adapts to its first value, so that this is a guide.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class StreamResult(NamedTuple):
     """What was expected of one value, before it was taken in.
 
     Attributes:
-        expected: expected value, NaN-free even for a missing one.
+        expected: expected value, also where the value itself is missing.
         lower, upper: ends of its interval, noise included.
         probability: probability that the value is bad; NaN for a missing one.
         outlier: whether that is above one half.
