@@ -99,7 +99,7 @@ def recursion(sample, fit, y, precision=None):
         predicted = few.posterior(model.train_X)
         mean, variance, law = predicted.mean - model.mean(model.train_X), predicted.variance, sample.noise_law
         for _ in range(3):
-            log_shares, width = law.log_shares(mean), mean.new_tensor(law.width)
+            log_shares, width = law.log_shares(mean).unsqueeze(0), mean.new_tensor([law.width])
             rows = responsibilities(model.residual(), mean, variance, row_noise, log_shares, width)
             model.weight = Fixed((rows.precision / h).sqrt(), h * rows.slope)
             mean, variance = model.latent_leave_one_out(model.training_terms().pseudo)
@@ -107,7 +107,7 @@ def recursion(sample, fit, y, precision=None):
             counts = torch.tensor(PRIOR_COUNTS) + torch.stack([found[0], found[1:-1].sum(), found[-1]])
             law = NoiseLaw.of_counts(counts, law.width)
         std = (variance + row_noise * law.variance).sqrt()
-        final = responsibilities(model.residual(), mean, variance, row_noise, law.log_shares(mean), width)
+        final = responsibilities(model.residual(), mean, variance, row_noise, law.log_shares(mean).unsqueeze(0), width)
     return model, used, law, mean + model.mean(model.train_X), std, final.share[:, -2:].sum(dim=-1)
 
 

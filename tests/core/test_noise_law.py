@@ -150,7 +150,7 @@ def make_problem(n=30, seed=0):
 
 def bound_of(K, e, noise, rows, first_width=WIDTH):
     pseudo = PseudoData(e, (rows.precision / noise).sqrt())
-    return float(log_bound(evidence.signal_evidence(K, pseudo), e, noise.expand_as(e), rows, first_width))
+    return float(evidence.signal_evidence(K, pseudo) + log_bound(noise.expand_as(e), rows, first_width))
 
 
 def rows_with(share, e, left=1.0):

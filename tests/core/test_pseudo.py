@@ -47,7 +47,7 @@ def test_pseudo_data_take_batches():
     noise = torch.rand(3, 2, dtype=torch.float64) + 0.1
     w = torch.rand(3, 2, 5, dtype=torch.float64)
     slope = torch.randn(3, 2, 5, dtype=torch.float64)
-    whole = pseudo_data(e, w, slope, noise)
+    whole = pseudo_data(e, w, slope, noise.unsqueeze(-1))
     for i in range(3):
         for j in range(2):
             one = pseudo_data(e[i, j], w[i, j], slope[i, j], noise[i, j])

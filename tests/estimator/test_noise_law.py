@@ -271,7 +271,7 @@ def test_rows_drawn_from_a_heavy_tailed_law_raise_no_doubt_about_it():
     deviation = scale * torch.from_numpy(random.standard_normal(20_000))
     zeros, ones = torch.zeros_like(deviation), torch.ones_like(deviation)
     rows = responsibilities(
-        deviation, zeros, zeros, ones, law.log_shares(ones), torch.tensor(law.width, dtype=torch.float64)
+        deviation, zeros, zeros, ones, law.log_shares(ones).unsqueeze(0), torch.tensor([law.width]).double()
     )
     good = 1.0 - rows.outlier_probability
     inside = deviation.abs() <= law.unflagged.quantile(torch.tensor(0.975).double(), zeros, ones)

@@ -40,7 +40,7 @@ def model():
 def test_a_value_is_judged_as_the_noise_law_judges_rows(e, f, v):
     noise = 0.04
     parts = (torch.tensor([part], dtype=torch.float64) for part in (e, f, v, noise))
-    rows = responsibilities(*parts, LAW.log_shares(torch.zeros((), dtype=torch.float64)), torch.tensor(6.0).double())
+    rows = responsibilities(*parts, LAW.log_shares(torch.zeros(1).double()).unsqueeze(0), torch.tensor([6.0]).double())
     found = judge(e, f, v, law_numbers(LAW, noise, 0.95))
     expected = (rows.log_density, rows.outlier_probability, rows.precision, rows.slope)
     np.testing.assert_allclose(found, [float(part) for part in expected], rtol=1e-10, atol=1e-12)

@@ -67,7 +67,9 @@ def tensors(*arrays):
 def evaluated(law, e, mean, variance, noise):
     """The package's responsibilities for numpy arrays."""
     parts = tensors(e, mean, variance, noise)
-    return responsibilities(*parts, law.log_shares(parts[0]), torch.tensor(law.width, dtype=torch.float64))
+    return responsibilities(
+        *parts, law.log_shares(parts[0]).unsqueeze(0), torch.tensor([law.width], dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("name", LAWS)

@@ -24,13 +24,13 @@ __all__ = ["Weighed", "law_parts", "weigh"]
 
 
 def law_parts(law: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """Log shares, ``... x 5`` with outliers last, and half-width of the outliers' density, ``...``.
+    """Log shares, ``... x 1 x 5`` with outliers last, and half-width of the outliers' density, ``... x 1``.
 
     Args:
         law: ``... x 6``: the shares, and the width in robust spreads of the residuals.
         residual: ``... x n`` residuals.
     """
-    return law[..., :-1].log(), law[..., -1] * robust_spreads(residual)
+    return law[..., None, :-1].log(), law[..., -1:] * robust_spreads(residual).unsqueeze(-1)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def weigh(inputs: Tensor, K: Tensor, residual: Tensor, row_noise: Tensor, weight
         w, slope = weight(residual, inputs, noise), weight.slope(residual, inputs, noise)
     elif bool((weight[..., 0] < 1.0).any()):  # else all laws are normal, and all weights one
         spread, parts = robust_spreads(residual), law_parts(weight, residual)
-        _, rows = weigh_rows(partial(leave_one_out, K), residual, row_noise, spread, *parts)
+        _, rows = weigh_rows(partial(leave_one_out, K), residual, row_noise, spread.unsqueeze(-1), *parts)
         w, slope, probability = rows.weight, rows.slope, rows.outlier_probability
-    pseudo = pseudo_data(residual, w, slope, torch.ones_like(row_noise[..., 0]), row_noise.reciprocal())
+    pseudo = pseudo_data(residual, w, slope, row_noise)
     return Weighed(inputs, K, residual, row_noise, law, w, probability, pseudo)

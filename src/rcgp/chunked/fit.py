@@ -279,10 +279,9 @@ def _polish(
     if not learned:
         return fit(sparse, "elbo" if sparse.weight.constant_in_y else "loo", **options)
     found = weigh()(every.chunk)
-    good = float((1.0 - found.probability).sum())
 
     def evidence(model: SparseRCGP) -> Tensor:
-        return weighed_evidence(model, found.weights, found.slope, good)
+        return weighed_evidence(model, found.weights, found.slope, 1.0 - found.probability)
 
     evidence.__name__ = "evidence of the weighed rows"  # reports and errors show it
     return fit(sparse, evidence, **options)

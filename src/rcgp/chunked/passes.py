@@ -33,7 +33,7 @@ from rcgp.core.sparse import (
 )
 from rcgp.models import RCGP
 from rcgp.models.kernel_matrix import dense_kernel, whitened_kernel
-from rcgp.models.local_noise import LocalNoise
+from rcgp.models.local_noise import LocalFactor
 from rcgp.weights import NoiseLaw, WeightFunction
 from rcgp.weights.noise_law import FLAGGED, Responsibilities, by_component, responsibilities
 
@@ -76,7 +76,8 @@ class Block(NamedTuple):
 
     def pseudo(self, weight: Tensor, slope: Tensor, variance: Tensor) -> PseudoData:
         """Pseudo-data of weighted rows; a row of weight zero has no precision."""
-        found = pseudo_data(self.residual, weight, slope, variance, self.precision)
+        row_noise = variance if self.precision is None else variance / self.precision
+        found = pseudo_data(self.residual, weight, slope, row_noise)
         if self.used is None:
             return found
         return PseudoData(found.target, torch.where(self.used, found.root_precision, torch.zeros_like(weight)))
@@ -88,9 +89,8 @@ class Block(NamedTuple):
     def responsibilities(self, predicted: LeaveOneOut, noise: Noise) -> Responsibilities:
         """The component of the law that each row comes from, given its prediction."""
         e, law = self.residual, noise.law
-        return responsibilities(
-            e, *predicted, self.row_noise(noise.variance), law.log_shares(e), e.new_tensor(law.width)
-        )
+        log_shares, width = law.log_shares(e).unsqueeze(0), e.new_tensor([law.width])
+        return responsibilities(e, *predicted, self.row_noise(noise.variance), log_shares, width)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class View:
     kernel: gpytorch.kernels.Kernel
     Z: Tensor
     L: Tensor
-    local_noise: LocalNoise | None = None
+    local_noise: LocalFactor | None = None
 
     @classmethod
     def of(cls, model: RCGP, Z: Tensor) -> View:

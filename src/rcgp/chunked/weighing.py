@@ -232,7 +232,7 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
 
 def _law_wins(sums: Sums) -> bool:
     """Whether the law has more evidence than normal noise, by a lower bound, given predictions of all rows."""
-    needed = evidence_of_all_normal(sums.counts.sum(), bool(sums.flagged > 0))
+    needed = evidence_of_all_normal(sums.counts.sum()) if bool(sums.flagged > 0) else torch.zeros_like(sums.flagged)
     return bool(sums.gain + evidence_of_shares(sums.counts) > needed)
 
 

@@ -39,9 +39,7 @@ def log_marginal(K: Tensor, pseudo: PseudoData) -> Tensor:
     return signal_evidence(K, pseudo) + s.log().sum(dim=-1) - 0.5 * s.shape[-1] * math.log(2.0 * math.pi)
 
 
-def log_pseudo_marginal(
-    K: Tensor, pseudo: PseudoData, weight: Tensor, slope: Tensor, noise: Tensor, precision: Tensor | None = None
-) -> Tensor:
+def log_pseudo_marginal(K: Tensor, pseudo: PseudoData, weight: Tensor, slope: Tensor, row_noise: Tensor) -> Tensor:
     """The pseudo marginal likelihood log ∫ p(f) exp(−n L(f)) df of the appendix, constants included.
 
     The paper's closed form, with its constant ½C expanded, is ℓ + Σ_i w̃_i² (1 + ½ σ² (∂_y log w̃_i²)²).
@@ -52,14 +50,12 @@ def log_pseudo_marginal(
         K: ``... x n x n`` kernel matrix, symmetric.
         pseudo: pseudo-data of the n points.
         weight, slope: ``... x n`` weights w̃ and slopes ∂_y log w̃² that the pseudo-data were made from.
-        noise: ``...`` noise variance σ².
-        precision: ``... x n`` factors on the precision of each row that the pseudo-data were made with.
+        row_noise: ``... x n`` noise variances of the rows, or ``... x 1``.
 
     Returns:
         ``...`` values. Cost as :func:`log_marginal`.
     """
-    noise = noise.unsqueeze(-1) if precision is None else noise.unsqueeze(-1) / precision
-    return signal_evidence(K, pseudo) + loss_terms(weight, slope, noise)
+    return signal_evidence(K, pseudo) + loss_terms(weight, slope, row_noise)
 
 
 def loss_terms(weight: Tensor, slope: Tensor, row_noise: Tensor) -> Tensor:

@@ -134,7 +134,8 @@ def learn_law(
     b = first if width is None else residual.new_tensor(width)
 
     def rows_of(counts: Tensor, noise: Tensor, b: Tensor) -> Responsibilities:
-        return responsibilities(residual, *cavity, noise * relative, spread_tail(counts / counts.sum()).log(), b)
+        log_shares = spread_tail(counts / counts.sum()).log().unsqueeze(0)
+        return responsibilities(residual, *cavity, noise * relative, log_shares, b.unsqueeze(0))
 
     rows = rows_of(counts, noise, b)
     for _ in range(steps if learn else 0):
@@ -190,10 +191,10 @@ def first_weights(residual: Tensor, spread: Tensor, threshold: float = WIDE) -> 
 
     Args:
         residual: ``... x n`` residuals e.
-        spread: ``...`` their robust standard deviation.
+        spread: ``... x 1`` their robust standard deviation, or ``... x n`` where it differs.
         threshold: in units of it.
     """
-    return torch.hypot(torch.ones_like(residual), residual / (threshold * spread.unsqueeze(-1))).reciprocal()
+    return torch.hypot(torch.ones_like(residual), residual / (threshold * spread)).reciprocal()
 
 
 def weigh_rows(
@@ -213,44 +214,38 @@ def weigh_rows(
         cavity_of: leave-one-out moments given pseudo-data.
         residual: ``... x n`` residuals e.
         row_noise: ``... x n`` noise variances of the rows.
-        spread: ``...`` robust standard deviation of the residuals.
-        log_shares: ``... x 5`` log shares of the law.
-        width: ``...`` half-width of the density of outliers.
+        spread: ``... x 1`` robust standard deviation of the residuals, or ``... x n`` where it differs.
+        log_shares, width: as for :func:`~rcgp.weights.noise_law.responsibilities`.
 
     Returns:
         The last leave-one-out moments, and the responsibilities that they give.
     """
-    ones = torch.ones_like(spread)
     weight, slope = first_weights(residual, spread), torch.zeros_like(residual)
-    warmth = (_WARM * spread.square().unsqueeze(-1) / row_noise).clamp_min(1.0)
+    warmth = (_WARM * spread.square() / row_noise).clamp_min(1.0)
     for step in range(_COOLING + 2):  # the last two at the noise that the rows have
         noise = row_noise * warmth ** max(0.0, 1.0 - step / _COOLING)
-        cavity = cavity_of(pseudo_data(residual, weight, slope, ones, noise.reciprocal()))
+        cavity = cavity_of(pseudo_data(residual, weight, slope, noise))
         rows = responsibilities(residual, *cavity, noise, log_shares, width)
         weight, slope = rows.weight, rows.slope
     return cavity, rows
 
 
-def log_bound(
-    signal: Tensor, residual: Tensor, row_noise: Tensor, rows: Responsibilities, first_width: float
-) -> Tensor:
-    """F of the module's docstring: a scalar. Cost O(n).
+def log_bound(row_noise: Tensor, rows: Responsibilities, first_width: float) -> Tensor:
+    """F − ℓ of the module's docstring: a scalar. Cost O(n). Of several outputs each adds its own.
 
     Args:
-        signal: ℓ of targets e and noises σ_i²/λ_i.
-        residual: ``n`` residuals e.
         row_noise: ``n`` noise variances σ_i².
         rows: the responsibilities.
         first_width: half-width b₀ of the density of outliers before any data.
     """
     share = rows.share
     noise = (1.0 - rows.outlier) * (2.0 * math.pi * row_noise).log()
-    scales = share[..., :-1] @ residual.new_tensor(SCALES).log() - share[..., 1:-1] @ residual.new_tensor(TAIL).log()
+    scales = share[..., :-1] @ share.new_tensor(SCALES).log() - share[..., 1:-1] @ share.new_tensor(TAIL).log()
     terms = rows.outlier * rows.log_outlier - 0.5 * noise - scales - torch.xlogy(share, share).sum(dim=-1)
     shares = evidence_of_shares(by_component(share.sum(dim=-2)))
     width = rows.width.squeeze(-1) / first_width
     prior_width = (2.0 / (width + width.reciprocal())).log()
-    return signal + terms.sum() + shares + prior_width
+    return terms.sum() + shares + prior_width
 
 
 def evidence_of_shares(counts: Tensor) -> Tensor:
@@ -264,15 +259,14 @@ def evidence_of_shares(counts: Tensor) -> Tensor:
     return total.lgamma().sum() - total.sum().lgamma() - prior.lgamma().sum() + prior.sum().lgamma()
 
 
-def evidence_of_all_normal(rows: Tensor, flags_rows: bool) -> Tensor:
-    """What the evidence of normal noise loses before a law is compared with it, a scalar.
+def evidence_of_all_normal(rows: Tensor) -> Tensor:
+    """What the evidence of normal noise loses before a law that flags rows is compared with it, a scalar.
 
-    A law that flags no row has to earn its shares: nothing. One that flags rows competes with "all rows have normal
-    noise" under the same prior of the shares: log E[π_n^n], about −3 log(n / 10).
+    Such a law competes with "all rows have normal noise" under the same prior of the shares: log E[π_n^n], about
+    −3 log(n / 10). One that flags no row has to earn its shares: there nothing is lost.
 
     Args:
         rows: number n of rows, a scalar.
-        flags_rows: whether the law flags any.
     """
     nothing = torch.zeros_like(rows)
-    return evidence_of_shares(torch.stack([rows, nothing, nothing])) if flags_rows else nothing
+    return evidence_of_shares(torch.stack([rows, nothing, nothing]))

@@ -6,8 +6,8 @@ ordinary GP that observes (Prop. 3.1)
     pseudo-target   z = e − σ² ∂_y log w̃²        with
     pseudo-noise    r = σ² / w̃²                  at each training point.
 
-Where rows differ in precision by known factors p (one that is the mean of three measurements has p = 3), σ² is σ²/p in
-both lines.
+Rows may differ in σ²: by known factors p on their precision (one that is the mean of three measurements has p = 3, and
+the noise variance σ²/p), or since they belong to different outputs.
 
 Exact inference, leave-one-out and influence know only (K, z, r) and never see a weight function.
 """
@@ -43,9 +43,7 @@ class PseudoData:
         return self.root_precision.square().reciprocal()
 
 
-def pseudo_data(
-    residual: Tensor, weight: Tensor, slope: Tensor, noise: Tensor, precision: Tensor | None = None
-) -> PseudoData:
+def pseudo_data(residual: Tensor, weight: Tensor, slope: Tensor, row_noise: Tensor) -> PseudoData:
     """Pseudo-targets and pseudo-noises from residuals and weights (Prop. 3.1; erratum 1 for the sign).
 
     A point whose weight is negligible (:func:`rcgp.weights.smallest_weight`) is deleted: it keeps that smallest weight
@@ -55,17 +53,15 @@ def pseudo_data(
         residual: ``... x n`` residuals e.
         weight: ``... x n`` weights w̃.
         slope: ``... x n`` slopes ∂_y log w̃².
-        noise: ``...`` noise variance σ².
-        precision: ``... x n`` positive factors p: a row has the noise variance σ²/p; ``None`` is 1.
+        row_noise: ``... x n`` noise variances σ² of the rows, or ``... x 1``.
 
     Returns:
         The pseudo-data. Cost O(n).
     """
     smallest = smallest_weight(residual.dtype)
     deleted = weight <= smallest
-    noise = noise.unsqueeze(-1) if precision is None else noise.unsqueeze(-1) / precision
-    z = residual - noise * slope
+    z = residual - row_noise * slope
     return PseudoData(
         target=torch.where(deleted, torch.zeros_like(z), z),
-        root_precision=weight.clamp_min(smallest) / noise.sqrt(),
+        root_precision=weight.clamp_min(smallest) / row_noise.sqrt(),
     )

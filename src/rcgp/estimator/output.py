@@ -135,7 +135,7 @@ def fit_output(
         if not isinstance(estimator.mean, gpytorch.means.Mean):
             model.mean = build_mean(estimator.mean, X_used, y_used).to(X)
         if isinstance(report, RobustReport):
-            weigh_by_law(model, report.law)
+            weigh_by_law(model, report.laws)
         report = replace(report, hyperparameters=model.listed_hyperparameters())
     if not bears_far_inputs(model.kernel) and (far := _absurd_input(X_used, names)) is not None:
         row, clue = far
@@ -219,7 +219,7 @@ def _diagnosed(model: RCGP, report: FitReport, X: Tensor, y: Tensor, used: Tenso
             unseen = LawWeight(law.law, prediction.mean - prior, prediction.variance, local)
             residual = y[left_out] - prior
             probability[left_out] = unseen.responsibilities(residual, law.noise).outlier_probability
-            weight = unseen if isinstance(model.weight, LawWeight) else model.weight.frozen(model.residual())
+            weight = unseen if isinstance(model.weight, LawWeight) else model.frozen_weight()
             weight_of_each = weight(residual, x, model.noise).clamp_min(torch.finfo(y.dtype).tiny)
             weights[left_out] = torch.where(residual.isnan(), torch.nan, weight_of_each)
             observed = model.posterior(x, observation_noise=True)

@@ -317,7 +317,7 @@ def _rebuild_report(fields: dict[str, Any]) -> FitReport:
     values["rounds"] = tuple(
         Round(**{**part, **{name: float(part[name]) for name in ("evidence", "kept")}}) for part in fields["rounds"]
     )
-    values["law"] = _rebuild_law(fields["law"])
+    values["laws"] = tuple(_rebuild_law(law) for law in fields["laws"])
     for name in ("value", "evidence", "normal_evidence"):
         values[name] = float(fields[name])
     return RobustReport(**values)

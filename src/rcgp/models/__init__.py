@@ -2,6 +2,7 @@
 
 from rcgp.models.exact import RCGP, TrainingTerms
 from rcgp.models.influence import posterior_influence
+from rcgp.models.outputs import MultiOutputRCGP
 from rcgp.models.sparse import SparseRCGP
 
-__all__ = ["RCGP", "SparseRCGP", "TrainingTerms", "posterior_influence"]
+__all__ = ["RCGP", "MultiOutputRCGP", "SparseRCGP", "TrainingTerms", "posterior_influence"]

@@ -29,14 +29,15 @@ __all__ = [
     "robust_scales",
     "robust_spread",
     "robust_spreads",
+    "squared_exponential",
     "varying_columns",
 ]
 
 
-def above(lower: float) -> gpytorch.constraints.GreaterThan:
-    """A constraint to values above a bound, by the exponential map."""
+def above(lower: float | Tensor) -> gpytorch.constraints.GreaterThan:
+    """A constraint to values above a bound, a number or a tensor of the parameter's shape, by the exponential map."""
     constraint = gpytorch.constraints.GreaterThan(0.0, transform=torch.exp, inv_transform=torch.log)
-    constraint.lower_bound = torch.tensor(lower, dtype=torch.float64)
+    constraint.lower_bound = torch.as_tensor(lower, dtype=torch.float64)
     return constraint
 
 
@@ -150,13 +151,19 @@ def default_kernel(scales: Tensor, spread: float, columns: Tensor | None = None)
         spread: robust standard deviation of the residuals, at whose square the output scale starts.
         columns: the columns to which the kernel is restricted, of which d is then the number. Default: all.
     """
-    scales = scales if columns is None else scales[columns]
-    d = scales.shape[-1]
-    base = gpytorch.kernels.RBFKernel(ard_num_dims=d, active_dims=columns, lengthscale_constraint=above(0.0))
+    base = squared_exponential(scales, columns)
     kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=above(0.0)).to(scales)
-    base.lengthscale = scales * math.sqrt(d)
     kernel.outputscale = scales.new_tensor(spread**2)  # a float would be rounded to float32 by GPyTorch
     return kernel
+
+
+def squared_exponential(scales: Tensor, columns: Tensor | None = None) -> gpytorch.kernels.Kernel:
+    """That kernel without an output scale."""
+    scales = scales if columns is None else scales[columns]
+    d = scales.shape[-1]
+    base = gpytorch.kernels.RBFKernel(ard_num_dims=d, active_dims=columns, lengthscale_constraint=above(0.0)).to(scales)
+    base.lengthscale = scales * math.sqrt(d)
+    return base
 
 
 def kernel_of_all_columns(model: gpytorch.Module) -> gpytorch.kernels.Kernel:

@@ -6,6 +6,7 @@ It holds no mathematics. Its pieces become plain tensors in :meth:`RCGP.training
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,24 +22,24 @@ from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior
 from rcgp.models.defaults import NOISE_FLOOR, above, default_kernel, robust_scales, robust_spread, varying_columns
 from rcgp.models.kernel_matrix import correlations, kernel_matrix
-from rcgp.models.local_noise import LocalNoise
+from rcgp.models.local_noise import LocalFactor, LocalNoise
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal, PosteriorProcess, plain_attributes, same
 from rcgp.models.validation import (
     check_kernel,
     check_per_row,
-    check_positive,
     check_sample_weight,
     check_test_inputs,
     check_training_data,
+    check_variance,
 )
 from rcgp.weights import InverseMultiquadric, LawWeight, NoiseLaw, ThresholdWeight, WeightFunction
 
-__all__ = ["RCGP", "TrainingTerms"]
+__all__ = ["MANY_ROWS", "RCGP", "START_ROWS", "TrainingTerms"]
 
-# Starts are tried on this many rows where there are at least as many as the second number: a third of the cost, or
-# less. On 125 rows errors begin to grow.
-_SAMPLE, _MANY = 250, 375
+#: Starts are tried on this many rows where there are at least as many as the second number: a third of the cost, or
+#: less. On 125 rows errors begin to grow.
+START_ROWS, MANY_ROWS = 250, 375
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class TrainingTerms:
         residual: ``n`` residuals e = y − m(x).
         weight: ``n`` weights w̃.
         slope: ``n`` slopes ∂_y log w̃².
-        noise: noise variance σ², a scalar.
+        noise: noise variance σ², a scalar; of several outputs one for each.
         row_noise: noise variance σ²/p of each observation, ``n``, or a scalar without sample weights p.
         pseudo: pseudo-data made from the above.
     """
@@ -125,8 +126,6 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             raise TypeError(f"kernel must be a GPyTorch kernel, got {type(kernel).__name__}")
         if weight is not None and not isinstance(weight, WeightFunction):
             raise TypeError(f"weight must be a WeightFunction of rcgp.weights, got {type(weight).__name__}")
-        if noise is not None:
-            check_positive(noise, "noise")
         super().__init__()
         self.register_buffer("train_X", X, persistent=False)
         self.register_buffer("train_y", y, persistent=False)
@@ -135,54 +134,83 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         with torch.no_grad():
             check_per_row(self.mean(X), X, "mean")
             residual = self.residual()
-        spread = robust_spread(residual)
         if kernel is None:  # constant columns say nothing of the function: the fit is the same with and without them
-            kernel = default_kernel(robust_scales(X), spread, varying_columns(X))
+            kernel = default_kernel(robust_scales(X), robust_spread(residual), varying_columns(X))
         self.kernel = kernel
         self.weight = InverseMultiquadric() if weight is None else weight
-        self.register_parameter("raw_noise", torch.nn.Parameter(y.new_zeros(())))
-        # In the units of σ²: the noise of a row of sample weight one.
-        unit = spread**2 if precision is None else spread**2 * float(precision.quantile(0.5))
-        start = 0.1 * unit if noise is None else float(noise)
-        self.register_constraint("raw_noise", above(NOISE_FLOOR * min(unit, start)))
+        unit = self._noise_unit(residual)
+        start = 0.1 * unit if noise is None else check_variance(noise, unit)
+        self.register_parameter("raw_noise", torch.nn.Parameter(torch.zeros_like(unit)))
+        self.register_constraint("raw_noise", above(NOISE_FLOOR * torch.minimum(unit, start)))
         self.to(X)
         self.noise = start
-        self.weight.initialise(residual)
+        for rows, part in zip(self.output_rows(), self.output_weights(), strict=True):
+            part.initialise(residual[rows])
         with torch.no_grad():
             weights = self.weight(residual, X, self.noise)
         check_per_row(weights, X, "weight", least=0.0)
         check_kernel(self.kernel, X)
         #: How the noise differs from place to place, where a robust fit found that it does.
-        self.local_noise: LocalNoise | None = None
+        self.local_noise: LocalFactor | None = None
         # Modules and tensors that the posterior was made from, and the posterior.
         self._process: tuple[list[Any], list[Tensor], PosteriorProcess] | None = None
 
+    def _noise_unit(self, residual: Tensor) -> Tensor:
+        """Squared robust spread of the residuals of each output, in the units and the shape of σ², in float64.
+
+        With sample weights σ² is the noise of a row of weight one.
+        """
+        units = [
+            robust_spread(residual[rows]) ** 2
+            * (1.0 if self.sample_weight is None else float(self.sample_weight[rows].quantile(0.5)))
+            for rows in self.output_rows()
+        ]
+        return torch.tensor(units, dtype=torch.float64, device=residual.device).reshape(self._noise_shape())
+
+    def _noise_shape(self) -> tuple[int, ...]:
+        return ()
+
     @property
     def noise(self) -> Tensor:
-        """The noise variance σ², a scalar. Assign a number to change it."""
+        """The noise variance σ², a scalar; of several outputs one for each. Assign a number to change it."""
         value: Tensor = self.raw_noise_constraint.transform(self.raw_noise)
         return value
 
     @noise.setter
     def noise(self, value: float | Tensor) -> None:
-        check_positive(value, "noise")
-        number = torch.as_tensor(value, dtype=torch.float64).detach().reshape(())
-        lower = float(self.raw_noise_constraint.lower_bound)
-        if not float(number) > lower:
+        number = check_variance(value, self.raw_noise)
+        lower = self.raw_noise_constraint.lower_bound
+        if not bool((number > lower).all()):
             raise ValueError(
-                f"noise must be above {lower:.3g}, a share of {NOISE_FLOOR:g} of the data's squared spread, got "
-                f"{float(number):.3g}; for less, build the model with RCGP(noise=...)"
+                f"noise must be above {float(lower.max()):.3g}, a share of {NOISE_FLOOR:g} of the data's squared "
+                f"spread, got {float(number.min()):.3g}; for less, build the model with noise=..."
             )
-        raw = self.raw_noise_constraint.inverse_transform(number.to(self.raw_noise.device))
-        self.initialize(raw_noise=raw.to(self.raw_noise))
+        self.initialize(raw_noise=self.raw_noise_constraint.inverse_transform(number).to(self.raw_noise))
 
-    def noise_bounds(self) -> tuple[float, float] | None:
-        """Limits of the noise variance in a fit, a little inside its constraint; ``None`` where it is held fixed."""
+    def noise_bounds(self) -> list[tuple[float, float] | None]:
+        """Limits of the noise variance of each output in a fit, a little inside its constraint.
+
+        ``None`` where it is held fixed.
+        """
+        constraint, outputs = self.raw_noise_constraint, len(self.output_rows())
         if not self.raw_noise.requires_grad:
-            return None
-        constraint = self.raw_noise_constraint
-        lower = float(constraint.lower_bound) * (1.0 + 1e-6) or torch.finfo(torch.float64).tiny
-        return lower, max(float(constraint.upper_bound), lower)
+            return [None] * outputs
+        smallest = torch.finfo(torch.float64).tiny
+        lower = (constraint.lower_bound.double() * (1.0 + 1e-6)).clamp_min(smallest).expand(outputs).tolist()
+        upper = constraint.upper_bound.double().expand(outputs).tolist()
+        return [(low, max(low, high)) for low, high in zip(lower, upper, strict=True)]
+
+    def output_rows(self) -> tuple[Tensor | slice, ...]:
+        """Rows of each output: each output has a noise variance and a noise law of its own. Here there is one."""
+        return (slice(None),)
+
+    def output_weights(self) -> tuple[WeightFunction, ...]:
+        """The weight function of each output."""
+        return (self.weight,)
+
+    def row_noise(self) -> Tensor:
+        """Noise variance σ²/p of each training row, ``n``, or a scalar without sample weights p; differentiable."""
+        return self.noise if self.sample_weight is None else self.noise / self.sample_weight
 
     def residual(self) -> Tensor:
         """Residuals e = y − m(x) of the training data, ``n``."""
@@ -191,11 +219,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
 
     def training_terms(self) -> TrainingTerms:
         """Residuals, weights and pseudo-data at the current hyperparameters, differentiable in them. Cost O(nd)."""
-        e, noise = self.residual(), self.noise
+        e, noise, row_noise = self.residual(), self.noise, self.row_noise()
         w = self.weight(e, self.train_X, noise)
         slope = self.weight.slope(e, self.train_X, noise)
-        row_noise = noise if self.sample_weight is None else noise / self.sample_weight
-        return TrainingTerms(e, w, slope, noise, row_noise, pseudo_data(e, w, slope, noise, self.sample_weight))
+        return TrainingTerms(e, w, slope, noise, row_noise, pseudo_data(e, w, slope, row_noise))
 
     def kernel_matrix(self) -> Tensor:
         """Kernel matrix of the training inputs, ``n x n``, differentiable in the kernel's parameters. Cost O(n²)."""
@@ -212,28 +239,70 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             return w.clamp_min(torch.finfo(w.dtype).tiny)
 
     @property
+    def noise_laws(self) -> tuple[NoiseLaw, ...]:
+        """The law of the noise of each output: learned by a robust fit, else normal."""
+        weights = self.output_weights()
+        return tuple(weight.law if isinstance(weight, LawWeight) else NoiseLaw.normal() for weight in weights)
+
+    @property
     def noise_law(self) -> NoiseLaw:
         """The law of the noise: learned by a robust fit, else normal."""
-        return self.weight.law if isinstance(self.weight, LawWeight) else NoiseLaw.normal()
+        (law,) = self.noise_laws
+        return law
 
     def relative_noise(self) -> Tensor:
         """1/p, the noise variance of each training row in units of σ² as sample weights p have it: ``n``."""
         return torch.ones_like(self.train_y) if self.sample_weight is None else self.sample_weight.reciprocal()
 
+    def local_factor(self, x: Tensor) -> Tensor:
+        """h(x), how the noise variance differs from place to place, at ``... x q x d`` inputs: ``... x q``."""
+        return torch.ones_like(x[..., 0]) if self.local_noise is None else self.local_noise(x)
+
     def noise_scale(self, x: Tensor) -> Tensor:
         """σ² h(x), the squared scale of the noise law at ``... x q x d`` inputs: ``... x q``."""
-        noise = self.noise.detach().expand(x.shape[:-1])
-        return noise if self.local_noise is None else noise * self.local_noise(x)
+        return self.noise.detach() * self.local_factor(x)
+
+    def weight_by_law(self, laws: Sequence[NoiseLaw], cavity: LeaveOneOut, h: Tensor) -> WeightFunction:
+        """The weight function of learned noise laws, one for each output.
+
+        Args:
+            laws: the laws.
+            cavity: leave-one-out moments of f(x_i), relative to the prior mean, each ``n``.
+            h: ``n`` local factors on the noise variance.
+        """
+        (law,) = laws
+        return LawWeight(law, *cavity, h, self.relative_noise())
+
+    def frozen_weight(self) -> WeightFunction:
+        """A copy of the weight function whose thresholds are held at their values for the training data."""
+        return self.weight.frozen(self.residual())
+
+    def weight_of_row(self, row: int) -> WeightFunction:
+        """The function by which one training row is weighed, for any number of values that it might have."""
+        return self.frozen_weight().of_row(row)
+
+    def local_noise_of(self, outputs: Sequence[LocalNoise]) -> LocalFactor:
+        """The factor on the noise variance at the inputs of this model, given that of each output."""
+        (local,) = outputs
+        return local
+
+    def inlier_noise(self, x: Tensor) -> Tensor:
+        """Variance of the noise of a good observation at ``... x q x d`` inputs, by the noise law: ``... x q``."""
+        return self.noise_law.variance * self.noise_scale(x)
 
     def outlier_probability(self) -> Tensor:
         """Probability that each training row is an outlier, or has noise of the law's widest scale, ``n``.
 
         Zero without a learned noise law.
         """
-        if not isinstance(self.weight, LawWeight):
-            return torch.zeros_like(self.train_y)
+        probability = torch.zeros_like(self.train_y)
         with torch.no_grad():
-            return self.weight.responsibilities(self.residual(), self.noise).outlier_probability
+            residual, noise = self.residual(), self.noise.reshape(-1)
+            for output, (rows, weight) in enumerate(zip(self.output_rows(), self.output_weights(), strict=True)):
+                if isinstance(weight, LawWeight):
+                    found = weight.responsibilities(residual[rows], noise[output])
+                    probability[rows] = found.outlier_probability
+        return probability
 
     def leave_one_out(self) -> LeaveOneOut:
         """Mean and variance of each observation y_i predicted from all others, each ``n``. Cost O(n³) for all.
@@ -245,9 +314,11 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             terms = model.training_terms()
             latent = model.latent_leave_one_out(terms.pseudo)
             # Not y − e, which is zero for an outlier of 1e100.
-            mean, row_noise = latent.mean + model.mean(model.train_X), terms.row_noise
-            if isinstance(model.weight, LawWeight):
-                row_noise = row_noise * model.weight.local * model.weight.law.variance
+            mean = latent.mean + model.mean(model.train_X)
+            row_noise = terms.row_noise.expand_as(mean).clone()
+            for rows, weight in zip(model.output_rows(), model.output_weights(), strict=True):
+                if isinstance(weight, LawWeight):
+                    row_noise[rows] *= weight.local * weight.law.variance
             variance = latent.variance + row_noise
             return LeaveOneOut(mean.to(self.train_y), variance.to(self.train_y))
 
@@ -269,13 +340,13 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         The sample has the outliers and the noise of the table, and does not depend on the order of its rows.
         """
         n = len(self.train_y)
-        if n < _MANY:
+        if n < MANY_ROWS:
             return None
         with torch.no_grad():
             residual = self.residual()
         keys = torch.cat([self.relative_noise().unsqueeze(-1), self.train_X, residual.unsqueeze(-1)], dim=-1)
         order = np.lexsort(keys.T.cpu().numpy())  # by residual first
-        kept = np.linspace(0.0, n - 1.0, _SAMPLE).round().astype(np.int64)
+        kept = np.linspace(0.0, n - 1.0, START_ROWS).round().astype(np.int64)
         return torch.from_numpy(order[kept]).to(self.train_X.device)
 
     def scaled_kernel(self) -> gpytorch.kernels.Kernel:
@@ -285,6 +356,10 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
     def shorter_factors(self) -> tuple[float, ...]:
         """Factors on the first lengthscales that a fit looks at, too: each about a third of the one before."""
         return 0.3, 0.1
+
+    def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
+        """The size of a step that matters for each raw parameter that has units. Others are on scales without any."""
+        return {}
 
     def in_float64(self) -> RCGP:
         """This model, or a copy of it in double precision if it is in single.
@@ -312,7 +387,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         process = self._posterior_process()
         covariance = PosteriorKernel(process, x.dtype)(x)
         if observation_noise:
-            covariance = covariance.add_diagonal(self.noise_law.variance * self.noise_scale(x))
+            covariance = covariance.add_diagonal(self.inlier_noise(x))
         return PosteriorNormal(process.mean(x), covariance)
 
     def forward(self, test_X: Tensor) -> PosteriorNormal:
@@ -330,11 +405,15 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             path, _, leaf = name.rpartition(".")
             values[f"{path}.{leaf.removeprefix('raw_')}".lstrip(".")] = value.clone()
         with torch.no_grad():
-            residual = self.residual()
-            for name, module in self.weight.named_modules(prefix="weight"):
-                if isinstance(module, ThresholdWeight):
-                    values.pop(f"{name}.log_c", None)
-                    values[f"{name}.c"] = module.threshold(residual).squeeze(-1)
+            residual, names = (
+                self.residual(),
+                {module: name for name, module in self.weight.named_modules(prefix="weight")},
+            )
+            for rows, weight in zip(self.output_rows(), self.output_weights(), strict=True):
+                for name, module in weight.named_modules(prefix=names[weight]):
+                    if isinstance(module, ThresholdWeight):
+                        values.pop(f"{name}.log_c", None)
+                        values[f"{name}.c"] = module.threshold(residual[rows]).squeeze(-1)
         return values
 
     def listed_hyperparameters(self) -> dict[str, list[float]]:

@@ -44,12 +44,11 @@ def posterior_influence(model: RCGP, index: SupportsIndex, values: Any) -> Tenso
         cavity = model.latent_leave_one_out(terms.pseudo)
         before = PseudoData(terms.pseudo.target[index], terms.pseudo.root_precision[index])
         # The threshold rule looks at all residuals: hold it at its value for the data as they are.
-        weight = model.weight.frozen(terms.residual).of_row(index)
+        weight = model.weight_of_row(index)
         x = model.train_X[index]
         e = (y_new - (model.train_y - terms.residual)[index]).reshape(-1)
         inputs = x.expand(e.shape[0], -1)
         w, slope = weight(e, inputs, terms.noise), weight.slope(e, inputs, terms.noise)
-        precision = None if model.sample_weight is None else model.sample_weight[index]
-        after = pseudo_data(e, w, slope, terms.noise, precision)
+        after = pseudo_data(e, w, slope, terms.row_noise.expand_as(terms.residual)[index])
         divergence = influence(cavity.mean[index], cavity.variance[index], before, after)
         return divergence.reshape(y_new.shape).to(dtype)

@@ -5,7 +5,7 @@ The weights are centred on the prior mean, so its choice matters more here than 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import gpytorch
@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from rcgp.models.defaults import NORMAL_MAD, column_scales
 
-__all__ = ["CallableMean", "MeanLike", "PolynomialMean", "build_mean"]
+__all__ = ["CallableMean", "MeanLike", "OutputMeans", "PolynomialMean", "build_mean"]
 
 MeanLike: TypeAlias = str | Callable[[Tensor], Tensor] | gpytorch.means.Mean
 
@@ -93,6 +93,18 @@ class PolynomialMean(gpytorch.means.Mean):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.features(x) @ self.coefficients
+
+
+class OutputMeans(gpytorch.means.Mean):  # type: ignore[misc]
+    """A prior mean for each of T outputs; the last column of the ``... x n x (d + 1)`` inputs says which one."""
+
+    def __init__(self, means: Sequence[gpytorch.means.Mean]) -> None:
+        super().__init__()
+        self.means = torch.nn.ModuleList(means)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = torch.stack([mean(x[..., :-1]) for mean in self.means], dim=-1)
+        return values.gather(-1, x[..., -1:].long()).squeeze(-1)
 
 
 class CallableMean(gpytorch.means.Mean):  # type: ignore[misc]

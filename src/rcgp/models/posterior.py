@@ -22,7 +22,7 @@ from rcgp.core.linalg import cholesky
 from rcgp.core.sparse import SparsePosterior
 from rcgp.models.kernel_matrix import dense_kernel
 
-__all__ = ["PosteriorKernel", "PosteriorNormal", "PosteriorProcess", "plain_attributes", "same"]
+__all__ = ["MultiOutputNormal", "PosteriorKernel", "PosteriorNormal", "PosteriorProcess", "plain_attributes", "same"]
 
 # Entries of the cross-covariance held at a time: 32 MB in float64.
 _CHUNK_ENTRIES = 2**22
@@ -141,6 +141,34 @@ class PosteriorNormal(gpytorch.distributions.MultivariateNormal):  # type: ignor
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of joint values ``... x q``. Cost O(q³)."""
         density: Tensor = torch.distributions.MultivariateNormal.log_prob(self, value)  # type: ignore[no-untyped-call]
+        return density
+
+
+class MultiOutputNormal(gpytorch.distributions.MultitaskMultivariateNormal):  # type: ignore[misc]
+    """GPyTorch's normal distribution of T outputs at q points, for the reasons of :class:`PosteriorNormal`."""
+
+    @property
+    def variance(self) -> Tensor:
+        diagonal: Tensor = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
+        return diagonal.reshape(self._output_shape)
+
+    @cached_property
+    def _unbroadcasted_scale_tril(self) -> Tensor:
+        return cholesky(self.covariance_matrix)
+
+    def rsample(self, sample_shape: torch.Size = _NO_SHAPE, base_samples: Tensor | None = None) -> Tensor:
+        """Joint samples, ``sample_shape x ... x q x T``, from ``base_samples``, standard normal numbers."""
+        shape = torch.Size(sample_shape) + self._output_shape
+        if base_samples is None:
+            base_samples = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        moved = self._unbroadcasted_scale_tril @ base_samples.reshape(*shape[:-2], -1, 1)
+        samples: Tensor = self.loc + moved.squeeze(-1)
+        return samples.reshape(shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of joint values ``... x q x T``. Cost O((qT)³)."""
+        flat = value.reshape(*value.shape[:-2], -1)
+        density: Tensor = torch.distributions.MultivariateNormal.log_prob(self, flat)  # type: ignore[no-untyped-call]
         return density
 
 

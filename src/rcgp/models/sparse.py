@@ -10,6 +10,7 @@ from torch import Tensor
 from rcgp.core.loo import LeaveOneOut
 from rcgp.core.pseudo import PseudoData
 from rcgp.core.sparse import SparsePosterior, condition_sparse, leave_one_out_sparse
+from rcgp.models.defaults import column_scales
 from rcgp.models.exact import RCGP, TrainingTerms
 from rcgp.models.inducing import check_selection, choose_inducing
 from rcgp.models.sparse_rows import Rows, signal_bound_of, sparse_moments
@@ -111,6 +112,11 @@ class SparseRCGP(RCGP):
 
     def start_rows(self) -> None:
         """Starts of a fit are tried on all rows."""
+
+    def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
+        """Inducing points have the units of the inputs."""
+        points = self.inducing_points
+        return {points: column_scales(self.train_X).expand_as(points)} if isinstance(points, torch.nn.Parameter) else {}
 
     def hyperparameters(self) -> dict[str, Tensor]:
         """As :meth:`RCGP.hyperparameters`; the inducing points are none."""

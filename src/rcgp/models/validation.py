@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from numbers import Integral
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -22,10 +22,10 @@ __all__ = [
     "check_inducing",
     "check_kernel",
     "check_per_row",
-    "check_positive",
     "check_sample_weight",
     "check_test_inputs",
     "check_training_data",
+    "check_variance",
 ]
 
 
@@ -110,13 +110,19 @@ def check_finite(values: Tensor, name: str, columns: Any = None) -> None:
     raise ValueError(f"{name} contains {value} in {where} ({bad_rows} bad row{many} in all); drop or impute such rows")
 
 
-def check_positive(value: Any, name: str) -> None:
-    """Raise a TypeError or ValueError unless the value is one positive number."""
-    if not isinstance(value, SupportsFloat) or (isinstance(value, Tensor) and value.numel() != 1):
-        raise TypeError(f"{name} must be one number, got {value!r}")
-    number = float(value.detach()) if isinstance(value, Tensor) else float(value)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{name} must be a positive variance, got {number}")
+def check_variance(noise: Any, like: Tensor) -> Tensor:
+    """Noise variances in the shape of another tensor, in float64: one positive number, or one for each output."""
+    outputs = like.numel()
+    try:
+        values = torch.as_tensor(noise, dtype=torch.float64).detach().to(like.device)
+    except (TypeError, ValueError, RuntimeError):
+        values = torch.empty(0)
+    if isinstance(noise, bool) or values.numel() not in (1, outputs):
+        wanted = "one number" if outputs == 1 else f"one number, or {outputs}: one for each output"
+        raise TypeError(f"noise must be {wanted}, got {noise!r}")
+    if bad := [value for value in values.reshape(-1).tolist() if not (math.isfinite(value) and value > 0)]:
+        raise ValueError(f"noise must be a positive variance, got {bad[0]}")
+    return values.reshape(like.shape) if values.numel() == outputs else values.reshape(()).expand_as(like)
 
 
 def check_sample_weight(sample_weight: Any, X: Tensor) -> Tensor:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
-__all__ = ["Judgement", "doubts_of", "judge_rows"]
+__all__ = ["Judgement", "doubts_of", "judge_outputs", "judge_rows"]
 
 # Shares that raise a doubt: rows that count less than a quarter without being flagged, so that errors and a heavy tail
 # look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
@@ -29,7 +30,7 @@ _CHANCE, _BESIDE = 2.0, 4.0
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a noise law says of the rows of a model.
+    """What a noise law says of the rows of an output.
 
     Attributes:
         law: the law.
@@ -45,33 +46,48 @@ class Judgement:
 
 
 def judge_rows(model: RCGP, *, learn: bool) -> Judgement:
-    """The law of a fitted model and what it says of each row. Cost O(n³).
+    """The law of a fitted model of one output and what it says of each row: see :func:`judge_outputs`."""
+    (judgement,) = judge_outputs(model, learn=learn)
+    return judgement
+
+
+def judge_outputs(model: RCGP, *, learn: bool) -> tuple[Judgement, ...]:
+    """The law of each output of a fitted model and what it says of its rows. Cost O(n³).
 
     Args:
         model: fitted.
-        learn: learn the law from the model's leave-one-out predictions; else it is the model's own.
+        learn: learn the laws from the model's leave-one-out predictions; else they are the model's own.
     """
     with torch.no_grad():
         model = model.in_float64()
-        residual, noise, relative = model.residual(), model.noise.detach(), model.relative_noise()
-        precision = torch.ones_like(residual)  # a learned law only flags rows: the given weight is the user's choice
         cavity = model.latent_leave_one_out(model.training_terms().pseudo)
-        if learn:
-            if model.weight.constant_in_y:  # the noise of each row is known, up to σ²
-                relative = relative / model.weights().square()
-            width = OUTLIER_WIDTH * robust_spread(residual)
-            limits = (float(noise) * 1e-12, float(noise) * 1e12)
-            learned = learn_law(residual, cavity, noise, relative, width, bounds=limits)
-            law, noise, probability = learned.law, learned.noise, learned.rows.outlier_probability
-        else:
-            law, probability = model.noise_law, model.outlier_probability()
-            if isinstance(model.weight, LawWeight):
-                relative = relative * model.weight.local
-                precision = model.weight.responsibilities(residual, noise).precision
-        doubts = doubts_of(law, residual - cavity.mean, cavity.variance, noise * relative, probability, precision)
-        flagged = probability > FLAGGED
-        doubts = (*doubts, *_neighbours(model, flagged), *_ties(model.train_y, flagged), *_copies(model))
-        return Judgement(law, noise, probability, doubts)
+        return tuple(_judged(model, output, cavity, learn) for output in range(len(model.output_rows())))
+
+
+def _judged(model: RCGP, output: int, cavity: LeaveOneOut, learn: bool) -> Judgement:
+    """The law of one output."""
+    rows, weight, noise = model.output_rows()[output], model.output_weights()[output], model.noise.reshape(-1)[output]
+    residual, relative = model.residual()[rows], model.relative_noise()[rows]
+    mean, variance = (part[rows] for part in cavity)
+    precision = torch.ones_like(residual)  # a learned law only flags rows: the given weight is the user's choice
+    if learn:
+        if weight.constant_in_y:  # the noise of each row is known, up to σ²
+            relative = relative / model.weights()[rows].square()
+        width = OUTLIER_WIDTH * robust_spread(residual)
+        limits = (float(noise) * 1e-12, float(noise) * 1e12)
+        learned = learn_law(residual, LeaveOneOut(mean, variance), noise, relative, width, bounds=limits)
+        law, noise, probability = learned.law, learned.noise, learned.rows.outlier_probability
+    else:
+        law, probability = model.noise_laws[output], model.outlier_probability()[rows]
+        if isinstance(weight, LawWeight):
+            relative = relative * weight.local
+            precision = weight.responsibilities(residual, noise).precision
+    doubts = doubts_of(law, residual - mean, variance, noise * relative, probability, precision)
+    flagged = torch.zeros_like(model.train_y, dtype=torch.bool)
+    flagged[rows] = probability > FLAGGED
+    table = torch.cat([model.train_X[rows], model.train_y[rows].unsqueeze(-1)], dim=-1)
+    doubts = (*doubts, *_neighbours(model, flagged, len(table)), *_ties(table[:, -1], flagged[rows]), *_copies(table))
+    return Judgement(law, noise, probability, doubts)
 
 
 def doubts_of(
@@ -117,9 +133,9 @@ def _few(rows: int) -> tuple[str, ...]:
     return (f"{rows} {'row is' if rows == 1 else 'rows are'} too few to tell errors from good observations",)
 
 
-def _neighbours(model: RCGP, flagged: Tensor) -> tuple[str, ...]:
-    """Flagged rows whose nearest row is flagged too: more than scattered errors have."""
-    count, n = int(flagged.sum()), len(flagged)
+def _neighbours(model: RCGP, flagged: Tensor, n: int) -> tuple[str, ...]:
+    """Flagged rows, of an output of n, whose nearest row is flagged too: more than scattered errors have."""
+    count = int(flagged.sum())
     if count < 2:
         return ()
     beside = int(flagged[model.nearest_rows()][flagged].sum())
@@ -147,9 +163,8 @@ def _ties(y: Tensor, flagged: Tensor) -> tuple[str, ...]:
     )
 
 
-def _copies(model: RCGP) -> tuple[str, ...]:
-    """Rows that repeat another one exactly, which predicts them without error."""
-    table = torch.cat([model.train_X, model.train_y.unsqueeze(-1)], dim=-1)
+def _copies(table: Tensor) -> tuple[str, ...]:
+    """Rows of inputs and observation that repeat another one exactly, which predicts them without error."""
     copies = 1.0 - len(torch.unique(table, dim=0)) / len(table)
     if not copies > _COPIES:
         return ()

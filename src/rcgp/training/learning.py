@@ -8,10 +8,11 @@ is left where the last step was.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import robust_spread, robust_spreads
 from rcgp.models.kernel_matrix import dense_kernel
-from rcgp.models.local_noise import LocalNoise, learn_local_noise
+from rcgp.models.local_noise import LocalFactor, learn_local_noise
 from rcgp.training.objectives import log_prior, weighed_evidence
 from rcgp.training.search import (
     NUMERICAL_ERRORS,
@@ -85,10 +86,10 @@ class State:
     parameters: list[Tensor]
     weight: Tensor  # n, w̃
     slope: Tensor  # n, ∂_y log w̃²
-    good: float  # expected number of rows that are no outliers
-    local: LocalNoise | None
+    good: Tensor  # n, probability that a row is no outlier
+    local: LocalFactor | None
     h: Tensor  # n, local factors on the noise variance
-    learned: LearnedLaw | None = None  # the law, and each row under it; None before the first step
+    learned: tuple[LearnedLaw, ...] | None = None  # law of each output, and its rows; None before the first step
     cavity: LeaveOneOut | None = None
     search: Outcome | None = None
     evidence: float = -math.inf
@@ -96,7 +97,14 @@ class State:
     @property
     def flags_rows(self) -> bool:
         """Whether any row is flagged."""
-        return self.learned is not None and bool((self.learned.rows.outlier_probability > FLAGGED).any())
+        return self.learned is not None and any(
+            bool((learned.rows.outlier_probability > FLAGGED).any()) for learned in self.learned
+        )
+
+    @property
+    def laws(self) -> tuple[NoiseLaw, ...]:
+        """The noise law of each output; none before the first step."""
+        return tuple(learned.law for learned in self.learned or ())
 
 
 class Learning:
@@ -105,7 +113,8 @@ class Learning:
     def __init__(self, model: RCGP, max_iterations: int, local_noise: bool, report: Progress) -> None:
         self.model, self.max_iterations = model, max_iterations
         self.local_noise = local_noise and not (isinstance(model, SparseRCGP) or model.linear_cost)
-        self.width = OUTLIER_WIDTH * robust_spread(model.residual().detach())
+        residual = model.residual().detach()
+        self.widths = [OUTLIER_WIDTH * robust_spread(residual[rows]) for rows in model.output_rows()]
         self.relative = model.relative_noise()
         self.worth = _GAIN * len(self.relative)  # what another search or expectation step has to gain
         self.search = Search(model, self._objective, report)
@@ -193,7 +202,7 @@ class Learning:
             self._back_to(sampled)
             self.state = replace(self._first(WIDE), learned=sampled.learned)
             with torch.no_grad():
-                self._weigh(cavity_by_law(model, sampled.learned.law, self.state.h), learn=False)
+                self._weigh(cavity_by_law(model, sampled.laws, self.state.h), learn=False)
             return self._expect("all rows")
         with torch.no_grad():
             with self._only(sample):
@@ -223,11 +232,10 @@ class Learning:
 
     def _first(self, threshold: float) -> State:
         """The first weights, at the present hyperparameters."""
-        model = self.model
-        residual = model.residual().detach()
-        weight = first_weights(residual, robust_spreads(residual), threshold)
+        residual = self.model.residual().detach()
+        weight = first_weights(residual, _spreads(self.model, residual), threshold)
         nothing, ones = torch.zeros_like(weight), torch.ones_like(weight)
-        return State(hyperparameters_of(model), weight, nothing, float(weight.square().sum()), None, ones)
+        return State(hyperparameters_of(self.model), weight, nothing, weight.square(), None, ones)
 
     def _objective(self, model: RCGP) -> Tensor:
         """What the maximisation step maximises, weights held fixed."""
@@ -235,7 +243,7 @@ class Learning:
 
     def _pseudo(self) -> PseudoData:
         model, state = self.model, self.state
-        return pseudo_data(model.residual(), state.weight, state.slope, model.noise, model.sample_weight)
+        return pseudo_data(model.residual(), state.weight, state.slope, model.row_noise())
 
     def _search(self, tolerance: float, iterations: int, gain: float = -math.inf) -> None:
         """Hyperparameters from where they are; as they were where the objective cannot be computed.
@@ -263,8 +271,7 @@ class Learning:
         if not math.isfinite(value):
             return replace(self._back_to(before), evidence=-math.inf)
         self.state = replace(self.state, evidence=value)
-        assert self.state.learned is not None
-        kept = float(self.state.learned.rows.precision.sum())
+        kept = sum(float(learned.rows.precision.sum()) for learned in self.state.learned or ())
         self.rounds.append(Round(name, self.search.evaluations, value, kept))
         return self.state
 
@@ -296,11 +303,11 @@ class Learning:
         each other, and would stay lost.
         """
         model, state = self.model, self.state
-        if state.learned is None or not bool((state.learned.rows.precision < 0.5).any()):
+        if not any(bool((learned.rows.precision < 0.5).any()) for learned in state.learned or ()):
             return state  # none has lost its weight
         try:
             with torch.no_grad():
-                self._weigh(cavity_by_law(model, state.learned.law, state.h), learn=False)
+                self._weigh(cavity_by_law(model, state.laws, state.h), learn=False)
         except NUMERICAL_ERRORS:
             return self._back_to(state)
         tried = self._expect("afresh", noise=False)
@@ -308,81 +315,115 @@ class Learning:
 
     def _weigh(self, cavity: LeaveOneOut, *, learn: bool, noise: bool = False) -> None:
         """Law and weights from predictions of each row without itself; see :meth:`_expect`."""
-        model, state = self.model, self.state
-        learned = learn_law(
-            model.residual(),
-            cavity,
-            model.noise.detach(),
-            self.relative * state.h,
-            self.width,
-            bounds=model.noise_bounds() if noise else None,
-            counts=None if state.learned is None else state.learned.counts,
-            width=None if state.learned is None else state.learned.law.width,
-            learn=learn,
-        )
+        model, state, residual = self.model, self.state, self.model.residual()
+        outputs, variances, bounds = model.output_rows(), model.noise.detach().reshape(-1), model.noise_bounds()
+        learned = []
+        for output, rows in enumerate(outputs):
+            before = None if state.learned is None else state.learned[output]
+            learned.append(
+                learn_law(
+                    residual[rows],
+                    LeaveOneOut(cavity.mean[rows], cavity.variance[rows]),
+                    variances[output],
+                    (self.relative * state.h)[rows],
+                    self.widths[output],
+                    bounds=bounds[output] if noise else None,
+                    counts=None if before is None else before.counts,
+                    width=None if before is None else before.law.width,
+                    learn=learn,
+                )
+            )
         if learn and noise and model.raw_noise.requires_grad:
-            model.noise = learned.noise
-        rows = learned.rows
+            model.noise = torch.stack([found.noise for found in learned])
         self.state = replace(
             state,
             parameters=hyperparameters_of(model),
-            weight=(rows.precision / state.h).sqrt(),
-            slope=rows.slope * state.h,
-            good=float((1.0 - rows.outlier).sum()),
-            learned=learned,
+            weight=(_joined(outputs, [found.rows.precision for found in learned]) / state.h).sqrt(),
+            slope=_joined(outputs, [found.rows.slope for found in learned]) * state.h,
+            good=_joined(outputs, [1.0 - found.rows.outlier for found in learned]),
+            learned=tuple(learned),
             cavity=cavity,
         )
 
     def _bound(self) -> float:
         """F of the present state. Cost n³/3."""
         model, state, residual = self.model, self.state, self.model.residual()
-        plain = pseudo_data(residual, state.weight, torch.zeros_like(residual), model.noise, model.sample_weight)
-        row_noise = model.noise * self.relative * state.h
-        assert state.learned is not None
-        bound = log_bound(model.signal_evidence(plain), residual, row_noise, state.learned.rows, self.width)
-        return float(bound + log_prior(model))
+        row_noise = model.row_noise().expand_as(residual)
+        plain = pseudo_data(residual, state.weight, torch.zeros_like(residual), row_noise)
+        bound = model.signal_evidence(plain) + log_prior(model)
+        for rows, learned, width in zip(model.output_rows(), state.learned or (), self.widths, strict=True):
+            bound = bound + log_bound((row_noise * state.h)[rows], learned.rows, width)
+        return float(bound)
 
     def localise(self, best: State) -> State:
         """Let the noise differ from place to place, if there is any and the evidence grows by it."""
         state = self._back_to(best)
-        model, bounds = self.model, self.model.noise_bounds()
-        noiseless = bounds is not None and float(model.noise.detach()) <= _NO_NOISE * bounds[0]
+        model, variances, bounds = self.model, self.model.noise.detach().reshape(-1), self.model.noise_bounds()
+        noiseless = any(
+            limits is not None and float(variance) <= _NO_NOISE * limits[0]
+            for variance, limits in zip(variances, bounds, strict=True)
+        )
         if not self.local_noise or noiseless or state.learned is None or state.cavity is None:
             return best
+        outputs, found = model.output_rows(), []
         with torch.no_grad():
-            local, h, learned = learn_local_noise(
-                model.kernel,
-                model.train_X,
-                model.kernel_matrix(),
-                model.residual(),
-                state.cavity,
-                self.relative,
-                replace(state.learned, noise=model.noise.detach()),
-                self.width,
-                bounds,
-            )
-            if bounds:
-                model.noise = learned.noise
-            self.state = replace(state, local=local, h=h, learned=learned)
+            K, residual = model.kernel_matrix(), model.residual()
+            for output, rows in enumerate(outputs):
+                found.append(
+                    learn_local_noise(
+                        model.kernel,
+                        model.train_X[rows],
+                        K[rows][:, rows],
+                        residual[rows],
+                        LeaveOneOut(state.cavity.mean[rows], state.cavity.variance[rows]),
+                        self.relative[rows],
+                        replace(state.learned[output], noise=variances[output]),
+                        self.widths[output],
+                        bounds[output],
+                    )
+                )
+            local, h, learned = zip(*found, strict=True)
+            if model.raw_noise.requires_grad:
+                model.noise = torch.stack([law.noise for law in learned])
+            joined = _joined(outputs, list(h))
+            self.state = replace(state, local=model.local_noise_of(local), h=joined, learned=learned)
             self._weigh(state.cavity, learn=False)
         tried = self._expect("local noise")
         return tried if tried.evidence > best.evidence else self._back_to(best)
 
 
-def cavity_by_law(model: RCGP, law: NoiseLaw, h: Tensor) -> LeaveOneOut:
-    """Leave-one-out moments of f(x_i) where hyperparameters and law are known, by expectation steps from the start.
+def cavity_by_law(model: RCGP, laws: Sequence[NoiseLaw], h: Tensor) -> LeaveOneOut:
+    """Leave-one-out moments of f(x_i) where hyperparameters and laws are known, by expectation steps from the start.
 
     Args:
         model: exact or sparse.
-        law: the noise law.
+        laws: the noise law of each output.
         h: ``n`` local factors on the noise variance.
     """
     residual = model.residual()
-    return weigh_rows(
-        model.latent_leave_one_out,
-        residual,
-        model.noise * model.relative_noise() * h,
-        robust_spreads(residual),
-        law.log_shares(residual),
-        residual.new_tensor(law.width),
-    )[0]
+    log_shares = _each_row(model, [law.log_shares(residual) for law in laws])
+    width = _each_row(model, [residual.new_tensor(law.width) for law in laws])
+    spread, row_noise = _spreads(model, residual), model.row_noise() * h
+    return weigh_rows(model.latent_leave_one_out, residual, row_noise, spread, log_shares, width)[0]
+
+
+def _spreads(model: RCGP, residual: Tensor) -> Tensor:
+    """Robust standard deviation of the residuals of each row's output, ``n``, or ``1`` for one output."""
+    return _each_row(model, [robust_spreads(residual[rows]) for rows in model.output_rows()])
+
+
+def _each_row(model: RCGP, values: Sequence[Tensor]) -> Tensor:
+    """A value of each output for its rows, ``n x ...``; ``1 x ...`` where there is one output."""
+    outputs = model.output_rows()
+    if len(outputs) == 1:
+        return values[0].unsqueeze(0)
+    counts = [len(model.train_y[rows]) for rows in outputs]
+    return _joined(outputs, [value.expand(count, *value.shape) for value, count in zip(values, counts, strict=True)])
+
+
+def _joined(outputs: Sequence[Tensor | slice], parts: Sequence[Tensor]) -> Tensor:
+    """Values of the rows of each output as values of all rows, ``n x ...``."""
+    if len(outputs) == 1:
+        return parts[0]
+    values = torch.cat(list(parts))
+    return torch.empty_like(values).index_copy_(0, torch.cat(cast(list[Tensor], list(outputs))), values)

@@ -69,8 +69,9 @@ def pseudo_marginal(model: RCGP) -> Tensor:
     on σ² and c, so that a fit drifts to implausible hyperparameters (the noise variance above all). Use 'loo' instead.
     """
     terms = model.training_terms()
-    K = model.kernel_matrix()
-    value = evidence.log_pseudo_marginal(K, terms.pseudo, terms.weight, terms.slope, terms.noise, model.sample_weight)
+    value = evidence.log_pseudo_marginal(
+        model.kernel_matrix(), terms.pseudo, terms.weight, terms.slope, terms.row_noise
+    )
     return value + log_prior(model)
 
 
@@ -93,16 +94,17 @@ def elbo(model: RCGP) -> Tensor:
     return signal + evidence.loss_terms(terms.weight, terms.slope, terms.row_noise) + log_prior(model)
 
 
-def weighed_evidence(model: RCGP, weight: Tensor, slope: Tensor, good: float) -> Tensor:
-    """ℓ(θ) − ½ log σ² Σ_i (1 − ρ_io): the evidence with weights held fixed, to which an outlier adds nothing.
+def weighed_evidence(model: RCGP, weight: Tensor, slope: Tensor, good: Tensor) -> Tensor:
+    """ℓ(θ) − ½ Σ_i (1 − ρ_io) log σ_i²: the evidence with weights held fixed, to which an outlier adds nothing.
 
     Args:
         model: exact or sparse.
         weight, slope: ``n`` weights w̃ and slopes ∂_y log w̃².
-        good: expected number of rows that are no outliers, Σ_i (1 − ρ_io).
+        good: ``n`` probabilities 1 − ρ_io that a row is no outlier.
     """
-    pseudo = pseudo_data(model.residual(), weight, slope, model.noise, model.sample_weight)
-    return model.signal_evidence(pseudo) - 0.5 * good * model.noise.log() + log_prior(model)
+    row_noise = model.row_noise()
+    pseudo = pseudo_data(model.residual(), weight, slope, row_noise)
+    return model.signal_evidence(pseudo) - 0.5 * (good * row_noise.log()).sum() + log_prior(model)
 
 
 def not_chosen_by(objective: Objective, model: RCGP) -> dict[str, torch.nn.Parameter]:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -47,7 +48,7 @@ from rcgp.training.fit import (
 )
 from rcgp.training.learning import Learning, Round, cavity_by_law
 from rcgp.training.search import Outcome, Progress, hyperparameters_of, restore_hyperparameters
-from rcgp.weights import Constant, LawWeight, NoiseLaw
+from rcgp.weights import Constant, NoiseLaw
 
 __all__ = ["RobustReport", "Round", "fit_robust", "weigh_by_law"]
 
@@ -57,7 +58,7 @@ class RobustReport(FitReport):
     """What a robust fit did: a :class:`FitReport` of its last search; evaluations and iterations are those of all.
 
     Attributes:
-        law: the noise law.
+        laws: the noise law of each output.
         starts: F of each start after its short searches, on 250 rows where there are many; shorter lengthscales are
             tried beside these. ``-inf`` where one failed.
         rounds: each expectation step, in order; those named "start" and "search" on 250 rows where there are many.
@@ -67,26 +68,38 @@ class RobustReport(FitReport):
         local_noise: whether the noise differs from place to place.
     """
 
-    law: NoiseLaw = field(default_factory=NoiseLaw.normal)
+    laws: tuple[NoiseLaw, ...] = ()
     rounds: tuple[Round, ...] = field(default=(), repr=False)
     evidence: float = -math.inf
     normal_evidence: float = -math.inf
     local_noise: bool = False
 
+    @property
+    def law(self) -> NoiseLaw:
+        """The noise law of the only output."""
+        (law,) = self.laws
+        return law
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether all noise is normal: the model is the ordinary GP."""
+        return all(law.is_normal for law in self.laws)
+
     def __str__(self) -> str:
         gain = self.evidence - self.normal_evidence
         verdict = f"log evidence {self.evidence:.6g}, {self.normal_evidence:.6g} if all noise were normal"
         if math.isfinite(gain):
-            kept = "not kept" if self.law.is_normal else "kept"
+            kept = "not kept" if self.is_normal else "kept"
             verdict += f": {kept}, {abs(gain):.3g} {'more' if gain > 0 else 'less'}"
-            if gain < 0 and not self.law.is_normal:
+            if gain < 0 and not self.is_normal:
                 verdict += ", since it flags rows"
         steps = [
             f"  {r.name:<12} {r.kept:>8.1f} rows kept  {r.evaluations:>4} evaluations  log evidence {r.evidence:.6g}"
             for r in self.rounds
         ]
         local = ["noise differs from place to place"] if self.local_noise else []
-        return "\n".join([super().__str__(), "noise law, " + verdict, *steps, str(self.law), *local])
+        laws = [str(law) if len(self.laws) == 1 else f"output {i}: {law}" for i, law in enumerate(self.laws)]
+        return "\n".join([super().__str__(), "noise law, " + verdict, *steps, *laws, *local])
 
 
 def fit_robust(
@@ -156,15 +169,14 @@ def _fit(
         normal = error
     normal_evidence = -math.inf if isinstance(normal, FitError) else normal.value
     found = hyperparameters_of(model)
-    rows = model.train_y.new_tensor(float(len(model.train_y)))
-    best = learning.finish(best, normal_evidence + float(evidence_of_all_normal(rows, True)))
+    best = learning.finish(best, normal_evidence + _shares_of_all_normal(model))
     restore_hyperparameters(model, found)
     last: FitReport | Outcome
-    needed = normal_evidence + float(evidence_of_all_normal(rows, best.flags_rows))
+    needed = normal_evidence + (_shares_of_all_normal(model) if best.flags_rows else 0.0)
     if best.learned is not None and best.cavity is not None and best.search is not None and best.evidence > needed:
         restore_hyperparameters(model, best.parameters)
-        model.weight = LawWeight(best.learned.law, *best.cavity, best.h, learning.relative)
-        model.local_noise, last = best.local, best.search
+        model.weight, last = model.weight_by_law(best.laws, best.cavity, best.h), best.search
+        model.local_noise = best.local
     elif isinstance(normal, FitError):
         raise normal
     else:
@@ -172,7 +184,7 @@ def _fit(
     spent = (0, 0, 0) if isinstance(normal, FitError) else (normal.evaluations, normal.rejected, normal.iterations)
     return RobustReport(
         objective="robust",
-        value=normal_evidence if model.noise_law.is_normal else best.evidence,
+        value=normal_evidence if isinstance(model.weight, Constant) else best.evidence,
         evaluations=spent[0] + learning.search.evaluations,
         rejected=spent[1] + learning.search.rejected,
         iterations=spent[2] + learning.iterations,
@@ -181,7 +193,7 @@ def _fit(
         message=last.message,
         starts=tuple(starts),
         hyperparameters={},
-        law=model.noise_law,
+        laws=model.noise_laws,
         rounds=tuple(learning.rounds),
         evidence=best.evidence,
         normal_evidence=normal_evidence,
@@ -189,16 +201,22 @@ def _fit(
     )
 
 
-def weigh_by_law(model: RCGP, law: NoiseLaw) -> None:
-    """Weights for all rows of a model whose hyperparameters and noise law are known. Cost O(n³).
+def weigh_by_law(model: RCGP, laws: Sequence[NoiseLaw]) -> None:
+    """Weights for all rows of a model whose hyperparameters and noise laws are known. Cost O(n³).
 
     Args:
         model: its weight is replaced.
-        law: the law; where it is normal all weights are one.
+        laws: the law of each output; where all are normal all weights are one.
     """
-    if law.is_normal:
+    if all(law.is_normal for law in laws):
         model.weight = Constant()
         return
     with torch.no_grad(), in_double(model):
-        h = torch.ones_like(model.train_y) if model.local_noise is None else model.local_noise(model.train_X)
-        model.weight = LawWeight(law, *cavity_by_law(model, law, h), h, model.relative_noise())
+        h = model.local_factor(model.train_X)
+        model.weight = model.weight_by_law(laws, cavity_by_law(model, laws, h), h)
+
+
+def _shares_of_all_normal(model: RCGP) -> float:
+    """What the evidence of normal noise loses under the prior of the shares of each output's law."""
+    rows = [model.train_y[part].new_tensor(float(len(model.train_y[part]))) for part in model.output_rows()]
+    return sum(float(evidence_of_all_normal(count)) for count in rows)

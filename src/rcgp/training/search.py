@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models import RCGP
-from rcgp.models.defaults import Between, column_scales, robust_spread
+from rcgp.models.defaults import Between, robust_spread
 from rcgp.training.objectives import Objective
 
 __all__ = [
@@ -273,17 +273,15 @@ class Search:
 
 
 def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
-    """The size of a step that matters, for each raw parameter: one, but for those of the prior mean m_θ.
+    """The size of a step that matters, for each raw parameter: one, but for those that have units.
 
-    Kernel parameters and noise are fitted on scales without units. The scale of a parameter θ_j of the mean is the
-    robust standard deviation of y − m over the root mean square of ∂m(x_i)/∂θ_j: such a step moves the mean by as much
-    as the data scatter. The mean square comes from random signs ε_i: E (Σ_i ε_i ∂m(x_i)/∂θ_j)² = Σ_i (∂m(x_i)/∂θ_j)².
+    Kernel parameters and noise are fitted on scales without units, but for a few that the model knows. The scale of a
+    parameter θ_j of the prior mean m_θ is the robust standard deviation of y − m over the root mean square of
+    ∂m(x_i)/∂θ_j: such a step moves the mean by as much as the data scatter. The mean square comes from random signs
+    ε_i: E (Σ_i ε_i ∂m(x_i)/∂θ_j)² = Σ_i (∂m(x_i)/∂θ_j)².
     """
-    points = getattr(model, "inducing_points", None)  # those of a sparse model have the units of the inputs
-    scales = [
-        column_scales(model.train_X).expand_as(parameter) if parameter is points else torch.ones_like(parameter)
-        for parameter in parameters
-    ]
+    with_units = {id(parameter): scale for parameter, scale in model.parameter_scales().items()}
+    scales = [with_units.get(id(parameter), torch.ones_like(parameter)) for parameter in parameters]
     own = {id(parameter) for parameter in model.mean.parameters()}
     indices = [i for i, parameter in enumerate(parameters) if id(parameter) in own]
     if not indices:

@@ -16,7 +16,7 @@ A class of your own needs ``forward`` alone; its slope then comes from autograd:
             return (1 - (residual / 3).clamp(-1, 1) ** 2) ** 1.5
 """
 
-from rcgp.weights.composed import NoNoiseTerm, NoShrinkage, OneSided, Product
+from rcgp.weights.composed import ByOutput, NoNoiseTerm, NoShrinkage, OneSided, Product
 from rcgp.weights.functions import (
     Constant,
     Heteroskedastic,
@@ -30,6 +30,7 @@ from rcgp.weights.functions import (
 from rcgp.weights.noise_law import LawWeight, NoiseLaw
 
 __all__ = [
+    "ByOutput",
     "Constant",
     "Heteroskedastic",
     "InverseMultiquadric",

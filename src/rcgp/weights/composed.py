@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from rcgp.weights.functions import WeightFunction
 
-__all__ = ["NoNoiseTerm", "NoShrinkage", "OneSided", "Product"]
+__all__ = ["ByOutput", "NoNoiseTerm", "NoShrinkage", "OneSided", "Product"]
 
 
 class _Wrapper(WeightFunction):
@@ -129,3 +130,64 @@ class Product(WeightFunction):
         clone = copy.deepcopy(self)
         clone.weights = nn.ModuleList(weight.of_row(row) for weight in self._parts())
         return clone
+
+
+class ByOutput(WeightFunction):
+    """A weight function for each of T outputs; the last column of the inputs says to which one a row belongs.
+
+    Each sees the residuals of its own rows and the noise variance of its output, so that a threshold is that of the
+    output, and a bad value costs no other cell of its row any weight.
+
+    Args:
+        weights: one weight function for each output.
+    """
+
+    def __init__(self, *weights: WeightFunction) -> None:
+        super().__init__()
+        if not weights or not all(isinstance(weight, WeightFunction) for weight in weights):
+            raise TypeError("ByOutput takes one or more WeightFunctions")
+        self.weights = nn.ModuleList(weights)
+
+    @property
+    def constant_in_y(self) -> bool:  # type: ignore[override]
+        """Whether that of every output is."""
+        return all(bool(weight.constant_in_y) for weight in self.outputs)
+
+    @property
+    def outputs(self) -> tuple[WeightFunction, ...]:
+        """The weight function of each output."""
+        return cast(tuple[WeightFunction, ...], tuple(self.weights))
+
+    def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        return self._of_rows(residual, inputs, noise, [weight.forward for weight in self.outputs])
+
+    def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        return self._of_rows(residual, inputs, noise, [weight.slope for weight in self.outputs])
+
+    def frozen(self, residual: Tensor) -> WeightFunction:
+        """Refused: which residuals belong to which output is not known here."""
+        raise TypeError("the rows of each output are not known: use MultiOutputRCGP.frozen_weight()")
+
+    def of_row(self, row: int) -> WeightFunction:
+        """Refused, likewise."""
+        raise TypeError("the rows of each output are not known: use MultiOutputRCGP.weight_of_row(row)")
+
+    @staticmethod
+    def _of_rows(
+        residual: Tensor, inputs: Tensor, noise: Tensor, functions: list[Callable[[Tensor, Tensor, Tensor], Tensor]]
+    ) -> Tensor:
+        """A function of each output on its rows: ``n``.
+
+        Args:
+            residual: ``n`` residuals.
+            inputs: ``n x (d + 1)`` inputs.
+            noise: ``T`` noise variances.
+            functions: from residuals, inputs without the last column and noise variance to a number for each row.
+        """
+        number, values = inputs[:, -1], torch.zeros_like(residual)
+        for output, function in enumerate(functions):
+            rows = (number == output).nonzero().squeeze(-1)
+            if len(rows):
+                found = function(residual[rows], inputs[rows, :-1], noise[output])
+                values = values.index_copy(0, rows, found)
+        return values

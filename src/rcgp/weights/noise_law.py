@@ -138,7 +138,7 @@ class NoiseLaw:
         return ("σ", self.shares[0]), (tail, sum(self.shares[1:])), ("outlier", self.outlier_share)
 
     def log_shares(self, like: Tensor) -> Tensor:
-        """log π of each scale and, last, of outliers, as a tensor."""
+        """log π of each scale and, last, of outliers: ``5``."""
         return like.new_tensor([*self.shares, self.outlier_share]).log()
 
     def log_density(self, deviation: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class Responsibilities(NamedTuple):
         log_density: ``... x n`` log density of each row under the law, given all others.
         residual, deviation: ``... x n`` residuals e, and their deviations e − μ from the prediction.
         variance, noise: ``... x n`` variance v of the prediction, and noise variance σ².
-        width: ``... x 1`` half-width b of the density of outliers.
+        width: ``... x 1`` half-width b of the density of outliers, or ``... x n`` where rows have different laws.
     """
 
     share: Tensor
@@ -227,7 +227,8 @@ class Responsibilities(NamedTuple):
         return torch.cat([function(block) for block in blocks])
 
     def _rows(self, rows: slice) -> dict[str, Tensor]:
-        return {name: value[rows] for name, value in self._asdict().items() if name != "width"}
+        n = len(self.residual)
+        return {name: value[rows] for name, value in self._asdict().items() if len(value) == n}
 
     @property
     def std(self) -> Tensor:
@@ -322,16 +323,17 @@ def responsibilities(
         residual: ``... x n`` residuals e = y − m(x).
         mean, variance: ``... x n`` leave-one-out mean μ and variance v of f(x_i), relative to the prior mean.
         noise: ``... x n`` noise variance σ² of each row, or broadcasting with it.
-        log_shares: ``... x 5`` log π of the scales and, last, of outliers.
-        width: ``...`` half-width b of the density of outliers.
+        log_shares: ``... x 1 x 5`` log π of the scales and, last, of outliers; ``... x n x 5`` where rows have
+            different laws.
+        width: ``... x 1`` or ``... x n`` half-width b of the density of outliers.
     """
     residual, mean, variance, noise = torch.broadcast_tensors(residual, mean, variance, noise)  # type: ignore[no-untyped-call]
-    blank = torch.empty_like(residual)
-    rows = Responsibilities(blank, blank, residual, residual - mean, variance, noise, width.unsqueeze(-1))
+    # The log shares stand where the shares of each row will be.
+    rows = Responsibilities(log_shares, torch.empty_like(residual), residual, residual - mean, variance, noise, width)
 
     def shares_and_density(block: Responsibilities) -> Tensor:
         good = (-0.5 * math.log(2.0 * math.pi) - block.std.log() - 0.5 * block.score.square()).mT
-        terms = torch.cat([good, block.log_outlier.unsqueeze(-2)], dim=-2) + log_shares.unsqueeze(-1)
+        terms = torch.cat([good, block.log_outlier.unsqueeze(-2)], dim=-2) + block.share.mT
         return torch.cat([terms.softmax(dim=-2), terms.logsumexp(dim=-2, keepdim=True)], dim=-2).mT
 
     found = rows.in_blocks(shares_and_density)  # ... x n x 6
@@ -375,7 +377,7 @@ class LawWeight(WeightFunction):
     def responsibilities(self, residual: Tensor, noise: Tensor) -> Responsibilities:
         """Which component of the law each row comes from: see :func:`responsibilities`."""
         row_noise = noise.unsqueeze(-1) * self.local * self.relative
-        log_shares, width = self.law.log_shares(residual), residual.new_tensor(self.law.width)
+        log_shares, width = self.law.log_shares(residual).unsqueeze(0), residual.new_tensor([self.law.width])
         return responsibilities(residual, self.mean, self.variance, row_noise, log_shares, width)
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:

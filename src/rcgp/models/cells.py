@@ -1,0 +1,93 @@
+"""The observed cells of several outputs, as the rows of one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rcgp.models.validation import as_real_tensor, check_finite
+
+__all__ = ["Cells"]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The observed cells of several outputs.
+
+    Attributes:
+        X: ``N x d`` input of each cell.
+        y: ``N`` observations.
+        output: ``N`` numbers of outputs.
+        outputs: number T of outputs.
+        observed: ``n x T`` or, in the long format, ``n``: which of the given numbers are observed.
+    """
+
+    X: Tensor
+    y: Tensor
+    output: Tensor
+    outputs: int
+    observed: Tensor
+
+    @classmethod
+    def of(cls, train_X: Any, train_Y: Any, output: Any) -> Cells:
+        """Cells of ``n x T`` observations, or of ``n`` with the number of an output for each; or a ValueError."""
+        X, Y = as_real_tensor(train_X, "train_X"), as_real_tensor(train_Y, "train_Y")
+        if X.ndim != 2 or not X.numel():
+            hint = "; for a single feature use train_X.unsqueeze(-1)" if X.ndim == 1 else ""
+            raise ValueError(f"train_X must have shape n x d, at least 1 x 1, got {tuple(X.shape)}{hint}")
+        if Y.ndim != (2 if output is None else 1) or not Y.numel():
+            hint = "; with one output for each row give their numbers as output=..." if Y.ndim == 1 else ""
+            wanted = "n x T" if output is None else "n where output is given"
+            raise ValueError(f"train_Y must have shape {wanted}, got {tuple(Y.shape)}{hint}")
+        if len(X) != len(Y):
+            raise ValueError(f"train_X and train_Y must have the same number of rows, got {len(X)} and {len(Y)}")
+        if X.device != Y.device:
+            raise ValueError(f"train_X and train_Y must be on the same device, got {X.device} and {Y.device}")
+        check_finite(X, "train_X")
+        check_finite(Y.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf), "train_Y")
+        dtype = torch.promote_types(X.dtype, Y.dtype)
+        X, Y, observed = X.detach().to(dtype), Y.detach().to(dtype), ~Y.isnan()
+        if not bool(observed.any()):
+            raise ValueError(f"train_Y has no observed cell: all {Y.numel()} are missing")
+        if output is None:
+            row, number = observed.nonzero().T
+            outputs = Y.shape[1]
+        else:
+            number = _numbers(output, len(Y), X.device)
+            outputs = int(number.max()) + 1
+            row, number = observed.nonzero().squeeze(-1), number[observed]
+        found = cls(X[row].clone(), Y[observed].clone(), number, outputs, observed)
+        empty = [t for t in range(outputs) if not bool((number == t).any())]
+        if empty:
+            raise ValueError(f"output {empty[0]} has no observed cell: leave it out")
+        return found
+
+    def of_output(self, output: int) -> tuple[Tensor, Tensor]:
+        """Inputs and observations of one output."""
+        rows = self.output == output
+        return self.X[rows], self.y[rows]
+
+    def values_of(self, values: Any, name: str) -> Tensor:
+        """One number for each observed cell, ``N``: of ``n`` for rows, or one for each cell, observed or not."""
+        numbers = as_real_tensor(values, name)
+        if numbers.shape == self.observed.shape[:1]:
+            numbers = numbers.reshape(-1, *[1] * (self.observed.ndim - 1)).expand(self.observed.shape)
+        if numbers.shape != self.observed.shape:
+            shapes = f"{tuple(self.observed.shape)}, or {tuple(self.observed.shape[:1])}"
+            raise ValueError(f"{name} must have the shape of train_Y, {shapes}, got {tuple(numbers.shape)}")
+        return numbers[self.observed]
+
+
+def _numbers(output: Any, n: int, device: torch.device) -> Tensor:
+    """Numbers of outputs, ``n``; or a ValueError."""
+    number = as_real_tensor(output, "output")
+    if number.shape != (n,):
+        raise ValueError(f"output must have one number for each of the {n} rows, got shape {tuple(number.shape)}")
+    wrong = ~((number >= 0) & (number == number.round()) & number.isfinite())
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise ValueError(f"output must be whole numbers from 0 on, got {float(number[row]):g} in row {row}")
+    return number.long().to(device)

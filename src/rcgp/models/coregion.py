@@ -1,0 +1,163 @@
+"""Kernels of several outputs: the inputs are (x, t), and the last column t says which output is meant.
+
+Intrinsic coregionalisation and its sums, the linear model of coregionalisation. With B_q = W_q W_qᵀ + diag(v_q),
+
+    k((x, t), (x', t')) = Σ_q B_q[t, t'] k_q(x, x').
+
+Any GPyTorch kernel with several outputs for each input, such as ``MultitaskKernel`` or ``RBFKernelGrad``, is brought
+into the same form by :class:`CellKernel`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from rcgp.models.defaults import above
+from rcgp.models.kernel_matrix import dense_kernel, kernel_matrix
+
+__all__ = ["CellKernel", "CoregionKernel", "with_output"]
+
+# Share of each output's variance that is its own at the start of a fit.
+_OWN = 0.1
+
+
+def with_output(x: Tensor, output: Tensor) -> Tensor:
+    """Inputs (x, t): ``... x n x (d + 1)``, of ``... x n x d`` inputs and ``n`` numbers of outputs."""
+    return torch.cat([x, output.to(x).expand(x.shape[:-1]).unsqueeze(-1)], dim=-1)
+
+
+class CoregionKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
+    """The kernel of the module's docstring, of inputs ``... x n x (d + 1)``.
+
+    Args:
+        kernels: the kernels k_q of d columns. Their scales are best left to B_q.
+        outputs: number T of outputs.
+        rank: number of columns of W_q, at most T.
+    """
+
+    def __init__(self, kernels: Sequence[gpytorch.kernels.Kernel], outputs: int, rank: int) -> None:
+        super().__init__()
+        self.kernels = torch.nn.ModuleList(kernels)
+        with torch.random.fork_rng(devices=[]):  # GPyTorch draws the first values
+            self.indices = torch.nn.ModuleList(
+                gpytorch.kernels.IndexKernel(outputs, rank, var_constraint=above(0.0)) for _ in kernels
+            )
+
+    def start_at(self, covariance: Tensor) -> None:
+        """Let the B_q add up to a ``T x T`` covariance of the outputs, as far as their rank goes, each with its share.
+
+        A tenth of each variance is the output's own.
+        """
+        scale = covariance.diagonal().sqrt()
+        values, vectors = torch.linalg.eigh(covariance / (scale * scale.unsqueeze(-1)))
+        for index in self._indices():
+            kept = slice(len(values) - index.covar_factor.shape[-1], None)  # the largest
+            W = vectors[:, kept] * ((1.0 - _OWN) * values[kept].clamp_min(0.0)).sqrt()
+            own = (1.0 - W.square().sum(dim=-1)).clamp_min(_OWN)
+            share = scale / math.sqrt(len(self.indices))
+            with torch.no_grad():
+                index.covar_factor.copy_(share.unsqueeze(-1) * W)
+                index.var = (share.square() * own).to(index.raw_var)
+
+    def covariances(self) -> list[Tensor]:
+        """B_q of each term, ``T x T``; differentiable."""
+        return [index._eval_covar_matrix() for index in self._indices()]
+
+    def _kernels(self) -> list[Any]:
+        return list(self.kernels)
+
+    def _indices(self) -> list[Any]:
+        return list(self.indices)
+
+    def factors(self) -> list[torch.nn.Parameter]:
+        """W_q of each term, ``T x r``, in the units of the outputs."""
+        return [index.covar_factor for index in self._indices()]
+
+    @property
+    def output_variance(self) -> Tensor:
+        """Σ_q B_q[t, t] of each output, ``T``."""
+        return torch.stack([B.diagonal() for B in self.covariances()]).sum(dim=0)
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        (p1, t1), (p2, t2) = _parted(x1), _parted(x2)
+        p2 = p1 if x1 is x2 or torch.equal(x1, x2) else p2
+        terms = zip(self._kernels(), self.covariances(), strict=True)
+        if diag:
+            parts = [B[t1, t2] * kernel(p1, p2, diag=True) for kernel, B in terms]
+        else:
+            both = t1.unsqueeze(-1), t2.unsqueeze(-2)
+            parts = [B[both] * dense_kernel(kernel, p1, p2) for kernel, B in terms]
+        return torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
+
+    def matrix(self, points: Tensor, row: Tensor, output: Tensor) -> Tensor:
+        """The kernel matrix of N cells, differentiable in the parameters; each k_q is evaluated on the n points only.
+
+        Args:
+            points: ``n x d`` points.
+            row, output: ``N`` numbers of points and outputs.
+
+        Returns:
+            ``N x N`` matrix. Cost O(n²) kernel values and O(N²) products.
+        """
+        terms = zip(self._kernels(), self.covariances(), strict=True)
+        first, *others = (_cells(kernel_matrix(kernel, points), row) * _cells(B, output) for kernel, B in terms)
+        return sum(others, first)
+
+
+class CellKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
+    """A GPyTorch kernel with T outputs for each input as one of inputs (x, t).
+
+    Args:
+        base: the kernel, such as ``MultitaskKernel``, ``LCMKernel`` or ``RBFKernelGrad``: for n and m inputs it gives
+            an ``nT x mT`` matrix in which the outputs of an input stand side by side.
+    """
+
+    def __init__(self, base: gpytorch.kernels.Kernel) -> None:
+        super().__init__()
+        self.base = base
+
+    def outputs_of(self, points: Tensor) -> int:
+        """T, for ``n x d`` points."""
+        return int(self.base.num_outputs_per_input(points, points))
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        if diag:
+            return self.forward(x1.unsqueeze(-2), x2.unsqueeze(-2))[..., 0, 0]
+        (p1, row1, t1), (p2, row2, t2) = _different(x1), _different(x2)
+        outputs = self.outputs_of(p1)
+        K: Tensor = self.base(p1, p2).to_dense()
+        first, second = row1 * outputs + t1, row2 * outputs + t2
+        rows = K.gather(-2, first.unsqueeze(-1).expand(*K.shape[:-2], -1, K.shape[-1]))
+        return rows.gather(-1, second.unsqueeze(-2).expand(*rows.shape[:-1], -1))
+
+    def matrix(self, points: Tensor, row: Tensor, output: Tensor) -> Tensor:
+        """The kernel matrix of N cells, as :meth:`CoregionKernel.matrix`."""
+        K: Tensor = self.base(points).to_dense()
+        return _cells(K, row * self.outputs_of(points) + output)
+
+
+def _parted(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs ``... x n x (d + 1)`` as points ``... x n x d`` and numbers of outputs ``... x n``."""
+    return x[..., :-1], x[..., -1].long()
+
+
+def _different(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Points, and of each input (x, t) the number of its point and output.
+
+    Inputs without batch dimensions and gradient share points: each is looked at once.
+    """
+    points, output = _parted(x)
+    if x.ndim > 2 or x.requires_grad:
+        return points, torch.arange(x.shape[-2], device=x.device).expand_as(output), output
+    return *torch.unique(points, dim=0, return_inverse=True), output
+
+
+def _cells(K: Tensor, number: Tensor) -> Tensor:
+    """Rows and columns of a matrix by their numbers."""
+    return K.index_select(0, number).index_select(1, number)

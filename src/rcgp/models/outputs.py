@@ -1,0 +1,359 @@
+"""The robust conjugate GP of several outputs: one model of all observed cells, each with a weight of its own.
+
+A cell is an output t observed at an input x. Cells are the rows of an ordinary :class:`rcgp.RCGP` whose inputs are
+(x, t) and whose kernel says how outputs go together (:mod:`rcgp.models.coregion`); a missing cell is no row. Each
+output has its own prior mean, noise variance, noise law and weight function. So everything that holds for rows holds
+for cells: Proposition 3.1 with diagonal W̃ over cells, leave-one-cell-out, and the robust fit.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from rcgp.core.loo import LeaveOneOut
+from rcgp.models.cells import Cells
+from rcgp.models.coregion import CellKernel, CoregionKernel, with_output
+from rcgp.models.defaults import robust_scales, robust_spread, squared_exponential, varying_columns
+from rcgp.models.exact import MANY_ROWS, RCGP, START_ROWS
+from rcgp.models.kernel_matrix import correlations, dense_kernel
+from rcgp.models.local_noise import LocalFactor, LocalNoise, LocalNoiseOfOutputs
+from rcgp.models.means import MeanLike, OutputMeans, build_mean
+from rcgp.models.posterior import MultiOutputNormal, PosteriorNormal
+from rcgp.models.validation import as_real_tensor, check_test_inputs
+from rcgp.weights import ByOutput, InverseMultiquadric, LawWeight, NoiseLaw, WeightFunction
+
+__all__ = ["MultiOutputRCGP"]
+
+# Rows in which two outputs are both observed, from which on their correlation is looked at before a fit.
+_PAIRS = 5
+
+# Lengthscales of each further term at the start, as a share of those of the one before: about a third.
+_SHORTER = 0.3
+
+
+class MultiOutputRCGP(RCGP):
+    """Robust and conjugate Gaussian process regression of several outputs, with missing cells and weights per cell.
+
+    The prior is a linear model of coregionalisation, with Q terms of T x T matrices B_q = W_q W_qᵀ + diag(v_q)::
+
+        Cov(f_t(x), f_t'(x')) = Σ_q B_q[t, t'] k_q(x, x')
+
+    Everything else is :class:`RCGP` over the N observed cells: a bad cell loses its own weight and no other's, and the
+    other outputs of its row help to tell that it is bad. :func:`rcgp.fit_robust` learns a noise law for each output.
+
+    Args:
+        train_X: ``n x d`` inputs.
+        train_Y: ``n x T`` observations; NaN where a cell is not observed. Or, with ``output``, ``n`` observations of
+            one output each: the long format, for outputs that are observed at different inputs.
+        output: ``n`` numbers of outputs, from 0 to T − 1, for the long format.
+        kernel: a GPyTorch kernel of d columns; a list of them, one for each term; or a GPyTorch kernel with T outputs,
+            such as ``MultitaskKernel`` or ``LCMKernel``. Default: squared exponentials with a lengthscale for each
+            input dimension that is not constant, started at the scales of the data.
+        terms: number Q of terms. Default: as many as kernels are given, else one: intrinsic coregionalisation.
+        rank: number of columns of each W_q, from 0 (independent outputs) to T. Default: T, and 0 for one output.
+        mean: prior mean, as for :class:`RCGP`, of each output; or a list of T of them.
+        weight: a weight function, of which each output gets a copy, or a list of T of them. Default:
+            ``InverseMultiquadric()``.
+        noise: starting value of the noise variance, or T of them. Default: a tenth of each output's squared spread.
+        sample_weight: ``n`` positive factors on the precision of each row, or ``n x T`` of each cell.
+
+    Raises:
+        ValueError: for data of other shapes or not finite, outputs without any observed cell, outputs that do not
+            exist, and a rank above T.
+
+    An evaluation costs O(N³) for N observed cells and a few N x N matrices of memory.
+
+    Example:
+        >>> X = torch.linspace(0, 6, 40, dtype=torch.float64).unsqueeze(-1)
+        >>> Y = torch.cat([X.sin(), X.sin() + X.cos()], dim=-1)
+        >>> Y[10, 0], Y[20, 1] = 25.0, torch.nan
+        >>> model = MultiOutputRCGP(X, Y)
+        >>> int(model.cells(model.weights()).nan_to_num(1.0).argmin())  # row 10, output 0
+        20
+    """
+
+    # The training inputs that it belongs to, and what :meth:`_cell_layout` says of them.
+    _layout: tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
+
+    def __init__(
+        self,
+        train_X: Tensor | ArrayLike,
+        train_Y: Tensor | ArrayLike,
+        *,
+        output: Tensor | ArrayLike | None = None,
+        kernel: gpytorch.kernels.Kernel | Sequence[gpytorch.kernels.Kernel] | None = None,
+        terms: int | None = None,
+        rank: int | None = None,
+        mean: MeanLike | Sequence[MeanLike] = "median",
+        weight: WeightFunction | Sequence[WeightFunction] | None = None,
+        noise: float | Tensor | Sequence[float] | None = None,
+        sample_weight: Tensor | ArrayLike | None = None,
+    ) -> None:
+        cells = Cells.of(train_X, train_Y, output)
+        tables = [cells.of_output(t) for t in range(cells.outputs)]
+        means = [build_mean(m, *table) for m, table in zip(_for_each(mean, len(tables), "mean"), tables, strict=True)]
+        with torch.no_grad():
+            residual = [y - m.to(x)(x) for m, (x, y) in zip(means, tables, strict=True)]
+        weights = _for_each(InverseMultiquadric() if weight is None else weight, cells.outputs, "weight")
+        if not all(isinstance(part, WeightFunction) for part in weights):
+            raise TypeError(f"weight must be a WeightFunction of rcgp.weights, or one for each output, got {weight!r}")
+        super().__init__(
+            with_output(cells.X, cells.output),
+            cells.y,
+            kernel=_build_kernel(kernel, cells, residual, terms, rank),
+            mean=OutputMeans(means),
+            weight=ByOutput(*weights),
+            noise=noise,  # type: ignore[arg-type]
+            sample_weight=None if sample_weight is None else cells.values_of(sample_weight, "sample_weight"),
+        )
+        #: Where the training rows stand in Y: ``n x T``, or ``n`` in the long format.
+        self.observed = cells.observed
+
+    @property
+    def outputs(self) -> int:
+        """Number T of outputs."""
+        return len(self.mean.means)
+
+    def cells(self, values: Tensor) -> Tensor:
+        """One value for each observed cell, ``N``, arranged like ``train_Y``, NaN where a cell is not observed."""
+        values = as_real_tensor(values, "values")
+        if values.shape != (count := (int(self.observed.sum()),)):
+            raise ValueError(f"values must have shape {count}, one for each observed cell, got {tuple(values.shape)}")
+        table = values.new_full(self.observed.shape, torch.nan)
+        table[self.observed] = values
+        return table
+
+    def posterior(
+        self, test_X: Tensor, observation_noise: bool = False, outputs: Sequence[int] | None = None
+    ) -> MultiOutputNormal:
+        """Posterior of f, or of new observations, of all outputs or some at test inputs.
+
+        Args:
+            test_X: ``... x q x d`` inputs.
+            observation_noise: as for :meth:`RCGP.posterior`.
+            outputs: numbers of the outputs. Default: all.
+
+        Returns:
+            A GPyTorch ``MultitaskMultivariateNormal`` over ``q x T`` values. Cost as for :meth:`RCGP.posterior` with
+            qT points.
+        """
+        x = check_test_inputs(test_X, self.train_X[:, :-1])
+        chosen = self._check_outputs(range(self.outputs) if outputs is None else outputs)
+        pairs = with_output(x.unsqueeze(-2).expand(*x.shape[:-1], len(chosen), x.shape[-1]), chosen)
+        joint = super().posterior(pairs.flatten(-3, -2), observation_noise)
+        return MultiOutputNormal(joint.mean.unflatten(-1, (-1, len(chosen))), joint.lazy_covariance_matrix)
+
+    def posterior_of_cells(
+        self, test_X: Tensor, output: Tensor | ArrayLike, observation_noise: bool = False
+    ) -> PosteriorNormal:
+        """Posterior of one output at each input: the long format.
+
+        Args:
+            test_X: ``... x q x d`` inputs.
+            output: ``q`` numbers of outputs, or one for all.
+            observation_noise: as for :meth:`RCGP.posterior`.
+        """
+        x = check_test_inputs(test_X, self.train_X[:, :-1])
+        return super().posterior(with_output(x, self._check_outputs(output)), observation_noise)
+
+    def forward(self, test_X: Tensor) -> MultiOutputNormal:
+        """``model(test_X)`` is ``model.posterior(test_X)``."""
+        return self.posterior(test_X)
+
+    @property
+    def output_covariance(self) -> Tensor:
+        """Prior covariance of the outputs at one input, averaged over the training inputs: ``T x T``."""
+        with torch.no_grad():
+            points = self._cell_layout()[0]
+            pairs = points.unsqueeze(-2).expand(len(points), self.outputs, points.shape[-1])
+            x = with_output(pairs, torch.arange(self.outputs, device=points.device))
+            return dense_kernel(self.kernel, x, x).mean(dim=0)
+
+    @property
+    def output_correlation(self) -> Tensor:
+        """Correlations of that: how far the outputs go together, ``T x T``."""
+        return correlations(self.output_covariance)
+
+    def kernel_matrix(self) -> Tensor:
+        """Kernel matrix of the observed cells, ``N x N``, differentiable. Cost O(N²)."""
+        points, row, output, _ = self._cell_layout()
+        kernel: CoregionKernel | CellKernel = self.kernel
+        return kernel.matrix(points, row, output)
+
+    def output_rows(self) -> tuple[Tensor, ...]:
+        """The training rows of each output."""
+        output = self.train_X[:, -1]
+        return tuple((output == t).nonzero().squeeze(-1) for t in range(self.outputs))
+
+    def output_weights(self) -> tuple[WeightFunction, ...]:
+        """The weight function of each output."""
+        return self.weight.outputs if isinstance(self.weight, ByOutput) else (self.weight,) * self.outputs
+
+    def row_noise(self) -> Tensor:
+        """Noise variance σ_t²/p of each training row, ``N``; differentiable."""
+        noise = self.noise[self.train_X[:, -1].long()]
+        return noise if self.sample_weight is None else noise / self.sample_weight
+
+    def noise_scale(self, x: Tensor) -> Tensor:
+        """σ_t² h(x), the squared scale of the noise law at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
+        return self.noise.detach()[x[..., -1].long()] * self.local_factor(x)
+
+    def inlier_noise(self, x: Tensor) -> Tensor:
+        """Variance of the noise of a good observation at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
+        variances = self.noise.new_tensor([law.variance for law in self.noise_laws])
+        return variances[x[..., -1].long()] * self.noise_scale(x)
+
+    def weight_by_law(self, laws: Sequence[NoiseLaw], cavity: LeaveOneOut, h: Tensor) -> WeightFunction:
+        """The weight function of learned noise laws, one for each output: see :meth:`RCGP.weight_by_law`."""
+        parts = (*cavity, h, self.relative_noise())
+        return ByOutput(
+            *(
+                LawWeight(law, *(part[rows] for part in parts))
+                for law, rows in zip(laws, self.output_rows(), strict=True)
+            )
+        )
+
+    def local_noise_of(self, outputs: Sequence[LocalNoise]) -> LocalFactor:
+        """The factor on the noise variance at inputs (x, t)."""
+        return LocalNoiseOfOutputs(tuple(outputs))
+
+    def frozen_weight(self) -> ByOutput:
+        """A copy of the weight function whose thresholds are held at their values for the training data."""
+        residual = self.residual()
+        return ByOutput(
+            *(part.frozen(residual[rows]) for part, rows in zip(self.output_weights(), self.output_rows(), strict=True))
+        )
+
+    def weight_of_row(self, row: int) -> WeightFunction:
+        """The function by which one cell is weighed, for any number of values that it might have."""
+        parts, output = list(self.frozen_weight().outputs), int(self.train_X[row, -1])
+        number = self._cell_layout()[3]
+        parts[output] = parts[output].of_row(int(number[row]))
+        return ByOutput(*parts)
+
+    def nearest_rows(self) -> Tensor:
+        """The row of the same output that is nearest to each row by the kernel's correlation, ``N``. Cost O(N²)."""
+        output = self.train_X[:, -1]
+        near = correlations(self.kernel_matrix()).fill_diagonal_(-torch.inf)
+        return near.masked_fill(output != output.unsqueeze(-1), -torch.inf).argmax(dim=-1)
+
+    def start_rows(self) -> Tensor | None:
+        """Rows on which starts of a fit are tried where there are many: all cells of every k-th input.
+
+        Inputs are ordered by residual, and each output has a cell among them. ``None`` for all.
+        """
+        points, row, output, _ = self._cell_layout()
+        wanted = round(START_ROWS * self.outputs * len(points) / len(row))
+        if MANY_ROWS * wanted >= START_ROWS * len(points):
+            return None
+        with torch.no_grad():
+            residual = self.residual()
+            residual = residual / self._noise_unit(residual).sqrt().to(residual)[output]
+        largest = residual.new_zeros(len(points)).scatter_reduce_(0, row, residual, "amax", include_self=False)
+        keys = torch.cat([points, largest.unsqueeze(-1)], dim=-1)
+        order = np.lexsort(keys.T.cpu().numpy())  # by residual first
+        kept = torch.zeros(len(points), dtype=torch.bool, device=row.device)
+        kept[torch.from_numpy(order[np.linspace(0.0, len(points) - 1.0, wanted).round().astype(np.int64)])] = True
+        chosen = kept[row]
+        for rows in self.output_rows():
+            if not bool(chosen[rows].any()):
+                chosen[rows[0]] = True
+        return chosen.nonzero().squeeze(-1)
+
+    def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
+        """W_q has the units of its outputs: see :meth:`RCGP.parameter_scales`."""
+        if not isinstance(self.kernel, CoregionKernel):
+            return super().parameter_scales()
+        with torch.no_grad():
+            spread = self._noise_unit(self.residual()).sqrt().unsqueeze(-1)
+        return {factor: spread.expand_as(factor).to(factor) for factor in self.kernel.factors()}
+
+    def _noise_shape(self) -> tuple[int, ...]:
+        return (self.outputs,)
+
+    def _check_outputs(self, outputs: Any) -> Tensor:
+        chosen = as_real_tensor(list(outputs) if isinstance(outputs, range) else outputs, "outputs")
+        if not chosen.numel() or bool(((chosen < 0) | (chosen >= self.outputs) | (chosen != chosen.round())).any()):
+            raise ValueError(f"outputs must be whole numbers from 0 to {self.outputs - 1}, got {chosen.tolist()}")
+        return chosen.to(self.train_X)
+
+    def _cell_layout(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The different inputs, ``n x d``; of each cell the number of its input and output, and its number in that.
+
+        Kept until the rows change.
+        """
+        if self._layout is None or self._layout[0] is not self.train_X:
+            points, row = torch.unique(self.train_X[:, :-1], dim=0, return_inverse=True)
+            output = self.train_X[:, -1].long()
+            number = torch.empty_like(output)
+            for rows in self.output_rows():
+                number[rows] = torch.arange(len(rows), device=rows.device)
+            self._layout = self.train_X, (points, row, output, number)
+        return self._layout[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_layout": None}
+
+
+def _for_each(value: Any, outputs: int, name: str) -> list[Any]:
+    """A value for each output: the given ones, or copies of one."""
+    if not isinstance(value, list | tuple):
+        return [copy.deepcopy(value) for _ in range(outputs)]
+    if len(value) != outputs:
+        raise ValueError(f"{name} must be one for all outputs or one for each of the {outputs}, got {len(value)}")
+    return list(value)
+
+
+def _build_kernel(
+    kernel: Any, cells: Cells, residual: Sequence[Tensor], terms: int | None, rank: int | None
+) -> CoregionKernel | CellKernel:
+    """The kernel of (x, t) that ``MultiOutputRCGP(kernel=..., terms=..., rank=...)`` asks for."""
+    given = list(kernel) if isinstance(kernel, list | tuple) else [] if kernel is None else [kernel]
+    if not all(isinstance(part, gpytorch.kernels.Kernel) for part in given) or (kernel is not None and not given):
+        raise TypeError(f"kernel must be a GPyTorch kernel or a list of them, got {kernel!r}")
+    T, few = cells.outputs, cells.X[:1]
+    if len(given) == 1 and (several := given[0].to(few).num_outputs_per_input(few, few)) != 1:
+        if terms is not None or rank is not None:
+            raise ValueError("terms and rank are for kernels of one output; the given one has its own")
+        if several != T:
+            raise ValueError(f"the kernel has {several} outputs, train_Y has {T}")
+        return CellKernel(given[0])
+    if terms is not None and (not isinstance(terms, int) or terms < 1 or (given and terms != len(given))):
+        wanted = f"{len(given)}, the number of kernels" if given else "a whole number, at least 1"
+        raise ValueError(f"terms must be {wanted}, got {terms!r}")
+    if rank is None:
+        rank = T if T > 1 else 0
+    if not isinstance(rank, int) or not 0 <= rank <= T:
+        raise ValueError(f"rank must be a whole number from 0 to {T}, the number of outputs, got {rank!r}")
+    if not given:
+        columns, scales = varying_columns(cells.X), robust_scales(cells.X)
+        given = [squared_exponential(scales * _SHORTER**q, columns) for q in range(terms or 1)]
+    found: CoregionKernel = CoregionKernel(given, T, rank).to(cells.X)
+    found.start_at(_covariance(cells, residual).to(cells.X))
+    return found
+
+
+def _covariance(cells: Cells, residual: Sequence[Tensor]) -> Tensor:
+    """Robust covariance of the outputs, ``T x T``: spreads, and rank correlations of the rows that have both cells."""
+    spread = torch.tensor([robust_spread(part) for part in residual], dtype=torch.float64)
+    correlation = torch.eye(cells.outputs, dtype=torch.float64)
+    if cells.observed.ndim == 2:
+        table = torch.full(cells.observed.shape, torch.nan, dtype=torch.float64)
+        table[cells.observed.cpu()] = cells.y.double().cpu()
+        for s in range(cells.outputs):
+            for t in range(s):
+                both = table[:, [s, t]][~table[:, [s, t]].isnan().any(dim=-1)]
+                if len(both) >= _PAIRS:
+                    ranks = both.argsort(dim=0).argsort(dim=0).double()
+                    spearman = float(torch.corrcoef(ranks.T)[0, 1])
+                    correlation[s, t] = correlation[t, s] = 2.0 * math.sin(math.pi * spearman / 6.0)
+    return correlation * spread * spread.unsqueeze(-1)
