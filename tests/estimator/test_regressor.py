@@ -97,6 +97,7 @@ ALONE = {
     "kernel": RBF() + WhiteKernel(),
     "mean": "robust_linear",
     "weight": ["imq", "se", "constant", InverseMultiquadric(epsilon=0.1)],
+    "outputs": "correlated",
     "local_noise": False,
     "n_restarts": 1,
     "normalize": False,

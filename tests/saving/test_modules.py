@@ -15,12 +15,14 @@ from torch import nn
 
 import rcgp.weights
 from rcgp import RCGP, fit
+from rcgp.models.coregion import CoregionKernel
 from rcgp.models.defaults import Between, above
-from rcgp.models.means import CallableMean, PolynomialMean
+from rcgp.models.means import CallableMean, OutputMeans, PolynomialMean
 from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_archive
 from rcgp.saving.archive import raw_bytes
 from rcgp.saving.recipes import CONSTRAINTS, PRIORS, RECIPES, TRANSFORMS
 from rcgp.weights import (
+    ByOutput,
     Constant,
     Heteroskedastic,
     InverseMultiquadric,
@@ -300,9 +302,38 @@ def test_a_trainable_threshold_that_has_met_no_data_still_waits_for_them(tmp_pat
     assert raw_bytes(started(restored).log_c) == raw_bytes(started(weight).log_c)
 
 
+OUTPUTS = [
+    lambda: CoregionKernel.of([kernels.RBFKernel(ard_num_dims=2), kernels.MaternKernel()], 3, 2),
+    lambda: with_prior(
+        CoregionKernel.of([kernels.RBFKernel()], 2, 1), "output_variance_prior", priors.LogNormalPrior(0.1, 1.0)
+    ),
+    lambda: OutputMeans([polynomial("median"), means.ZeroMean()]),
+    lambda: ByOutput(Constant(), LawWeight(LAW, RESIDUAL, RESIDUAL.abs() + 0.1)),
+]
+
+
+@pytest.mark.parametrize("make", OUTPUTS)
+def test_what_several_outputs_need_is_the_same_after_a_round_trip(make, tmp_path):
+    module = make()
+    restored = check_round_trip(module, tmp_path)
+    inputs = torch.cat([data()[0], torch.arange(7.0).remainder(2.0).unsqueeze(-1)], dim=-1).to(torch.float64)
+    if isinstance(module, CoregionKernel):
+        x = inputs[:, 1:]  # as many columns as its kernels have
+        assert torch.equal(module(x).to_dense(), restored(x).to_dense())
+        assert list(module._priors) == list(restored._priors)
+
+
+def test_a_kernel_of_outputs_without_its_index_kernels_is_refused():
+    description, tensors = describe(CoregionKernel.of([kernels.RBFKernel(), kernels.RBFKernel()], 2, 1))
+    description["parts"] = description["parts"][:3]
+    kept = {name: value for name, value in tensors.items() if not name.startswith("parts.3")}
+    with pytest.raises(SavedModelError, match="an index kernel for each of its kernels"):
+        rebuild(description, kept)
+
+
 def test_every_class_in_the_tables_has_a_round_trip_test():
     tested = set()
-    for make in (*KERNELS, *MEANS, *WEIGHTS):
+    for make in (*KERNELS, *MEANS, *WEIGHTS, *OUTPUTS):
         tested |= {type(part).__name__ for part in make().modules()}
     assert RECIPES.keys() <= tested
     assert {type(make()).__name__ for make in CONSTRAINED} == CONSTRAINTS.keys()
@@ -324,8 +355,8 @@ def test_every_weight_function_and_mean_of_rcgp_can_be_saved_or_is_known_not_to_
     assert {cls for cls in weights if cls.__name__ not in RECIPES} == {Heteroskedastic}
     defined = concrete(rcgp.models.means, gpytorch.means.Mean)
     assert {cls for cls in defined if cls.__name__ not in RECIPES} == {CallableMean}
-    assert len(weights) == 9
-    assert len(defined) == 2
+    assert len(weights) == 10
+    assert len(defined) == 3
 
 
 def test_a_kernel_in_two_places_is_one_kernel_again(tmp_path):

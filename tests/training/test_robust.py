@@ -163,7 +163,7 @@ def test_weights_made_afresh_are_kept_where_the_evidence_grows():
             counts=counts,
             learn=False,
         )
-    learning.state = replace(learning.state, weight=weight, learned=prior)
+    learning.state = replace(learning.state, weight=weight, learned=(prior,))
     for _ in range(6):
         stuck = learning._expect("finish")
     found = learning._afresh()

@@ -271,7 +271,7 @@ class SingleTaskRCGP(TrainingDataModel):
         if self.weight is not None:
             laws = [NoiseLaw.normal() for _ in range(self._aug_batch_shape.numel())]
         else:
-            _, widths = law_parts(self.law.double(), self._weighed_rows().residual)
+            widths = law_parts(self.law.double(), self._weighed_rows().residual)[1].squeeze(-1)
             shares = self.law[..., :-1].expand(*widths.shape, -1).reshape(-1, self.law.shape[-1] - 1)
             laws = [
                 NoiseLaw.normal() if row[0] == 1.0 else NoiseLaw(tuple(row[:-1]), row[-1], width)

@@ -258,7 +258,7 @@ def training_data(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Inputs, observations and sample weights by scikit-learn's checks, which set the features of the estimator.
 
-    Observations may be missing (NaN) in rows of weight 0.
+    Observations may be missing (NaN) in rows of weight 0, and cells of several outputs anywhere.
     """
     y, missing = _without_missing(y, sample_weight)
     observed = np.asarray(y)
@@ -278,11 +278,13 @@ def training_data(
 
 
 def _without_missing(y: Any, sample_weight: Any) -> tuple[Any, Tensor | None]:
-    """Observations with 0 for missing ones, not finite in rows of weight 0, and their mask."""
+    """Observations with 0 for missing ones, and their mask: NaN in a table, or not finite in rows of weight 0."""
     values, weights = np.array(y), np.asarray(sample_weight)
-    if values.dtype.kind != "f" or weights.ndim != 1 or weights.shape != values.shape[:1]:
+    if values.dtype.kind != "f" or not values.ndim:
         return y, None
-    missing = ~np.isfinite(values) & (weights == 0).reshape(-1, *[1] * (values.ndim - 1))
+    missing = np.isnan(values) if values.ndim == 2 and values.shape[1] > 1 else np.zeros(values.shape, dtype=bool)
+    if weights.ndim == 1 and weights.shape == values.shape[:1]:
+        missing |= ~np.isfinite(values) & (weights == 0).reshape(-1, *[1] * (values.ndim - 1))
     values[missing] = 0.0
     return (values, torch.from_numpy(missing)) if missing.any() else (y, None)
 

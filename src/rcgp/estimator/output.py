@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import gpytorch
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from rcgp.core.loo import LeaveOneOut
 from rcgp.estimator.base import BaseRegressor
 from rcgp.estimator.kernels import Noise, translate
 from rcgp.models import RCGP
@@ -24,7 +26,7 @@ from rcgp.models.kernel_matrix import bears_far_inputs
 from rcgp.models.means import build_mean
 from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust, weigh_by_law
 from rcgp.training.fit import fit_ordinary
-from rcgp.training.judgement import judge_rows
+from rcgp.training.judgement import Judgement, judge_rows
 from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import FLAGGED
 
@@ -35,8 +37,11 @@ __all__ = [
     "Output",
     "RowDiagnosis",
     "build_model",
+    "diagnosed",
+    "fit_model",
     "fit_output",
     "lengthscales",
+    "set_noise",
     "warn",
 ]
 
@@ -92,9 +97,9 @@ ROW_ATTRIBUTES = RowDiagnosis._fields[1:]
 
 @dataclass(frozen=True)
 class Output:
-    """A fitted model and its diagnosis of the rows."""
+    """A fitted model of one output, or that output of a joint one, and its diagnosis of the rows."""
 
-    model: RCGP
+    model: Any
     report: FitReport
     law: NoiseLaw
     doubts: tuple[str, ...]
@@ -109,11 +114,11 @@ def fit_output(
     Args:
         estimator: its parameters, which are checked, and its feature names for messages.
         X: ``n x d`` inputs.
-        y: ``n`` observations.
+        y: ``n`` observations, NaN where one is missing.
         precision: ``n`` sample weights; rows of weight zero are left out of the model, but diagnosed.
         random: source of the sample of rows and of the seed of restarts.
     """
-    used = torch.ones(len(y), dtype=torch.bool) if precision is None else precision > 0
+    used = ~y.isnan() if precision is None else ~y.isnan() & (precision > 0)
     if precision is not None:  # weights of 1 are the default
         precision = None if bool((precision[used] == 1).all()) else precision[used]
     X_used, y_used, names = X[used], y[used], getattr(estimator, "feature_names_in_", None)
@@ -124,7 +129,7 @@ def fit_output(
     sample_precision = None if precision is None else precision[sample]
     model = build_model(estimator, X_used[sample], y_used[sample], sample_precision, sampled=sampled)
     try:
-        report = _fit_model(estimator, model, random)
+        report = fit_model(estimator, model, random)
     except FitError as error:  # its row is a row of the model
         absurd_y = bool(_distances(model.train_y.unsqueeze(-1))[0].amax() > _ABSURD)
         far = None if absurd_y else _absurd_input(model.train_X, names)
@@ -141,12 +146,17 @@ def fit_output(
         row, clue = far
         message = f"look at row {int(used.nonzero()[row])}, {clue}: with this kernel it may spoil all predictions"
         warnings.warn(message, stacklevel=4)
-    return _diagnosed(model, report, X, y, used)
+    # Rows are flagged by the learned law. For a given weight a law is learned from the leave-one-out predictions
+    # afterwards, which changes neither weights nor predictions.
+    judged = judge_rows(model, learn=not isinstance(report, RobustReport))
+    learn = partial(judge_rows, model, learn=True)
+    rows = diagnosed(model, judged, learn, model.weights(), model.leave_one_out(), X, y, used)
+    return Output(model, report, judged.law, judged.doubts, rows)
 
 
-def warn(report: FitReport, doubts: tuple[str, ...]) -> None:
+def warn(report: FitReport | None, doubts: tuple[str, ...]) -> None:
     """Warn the caller of ``fit`` if the fit did not converge, and of each doubt about the noise law."""
-    if not report.converged:
+    if report is not None and not report.converged:
         message = f"the fit did not converge in {report.iterations} iterations: {report.message}"
         warnings.warn(message, ConvergenceWarning, stacklevel=4)
     for doubt in doubts:
@@ -172,20 +182,22 @@ def build_model(
             unit = robust_spread(model.residual()) ** 2
         model.kernel = in_units(model.kernel, unit)
     if noise is not None:
-        _set_noise(model, noise.scaled(unit))
+        set_noise(model, noise, torch.tensor(unit, dtype=torch.float64))
     if kernel is None and estimator.priors == "weak":
         add_weak_priors(model)
     return model
 
 
-def _set_noise(model: RCGP, noise: Noise) -> None:
-    model.register_constraint("raw_noise", above(0.0) if noise.fixed else Between(noise.low, noise.high))
+def set_noise(model: RCGP, noise: Noise, unit: Tensor) -> None:
+    """Start and bounds of the noise variance as a WhiteKernel has them, in units of the outputs' squared spreads."""
+    bounds = Between(noise.low * unit, noise.high * unit)
+    model.register_constraint("raw_noise", above(0.0) if noise.fixed else bounds)
     model.raw_noise.requires_grad_(not noise.fixed)
     with torch.no_grad():
-        model.raw_noise.fill_(np.log(noise.variance))
+        model.raw_noise.copy_((noise.variance * unit).log())
 
 
-def _fit_model(estimator: BaseRegressor, model: RCGP, random: np.random.RandomState) -> FitReport:
+def fit_model(estimator: BaseRegressor, model: RCGP, random: np.random.RandomState) -> FitReport:
     """Fit the hyperparameters, and the noise law if it is learned."""
     options: dict[str, Any] = {
         "restarts": int(estimator.n_restarts),
@@ -198,34 +210,46 @@ def _fit_model(estimator: BaseRegressor, model: RCGP, random: np.random.RandomSt
     return fit_ordinary(model, **options) if model.weight.constant_in_y else fit(model, "loo", **options)
 
 
-def _diagnosed(model: RCGP, report: FitReport, X: Tensor, y: Tensor, used: Tensor) -> Output:
+def diagnosed(
+    model: Any,
+    judged: Judgement,
+    learn: Callable[[], Judgement],
+    weights: Tensor,
+    loo: LeaveOneOut,
+    X: Tensor,
+    y: Tensor,
+    used: Tensor,
+) -> RowDiagnosis:
     """Weights, leave-one-out predictions and flags of all rows; predictions of those that are left out of the model.
 
-    Rows are flagged by the learned law. For a given weight a law is learned from the leave-one-out predictions
-    afterwards, which changes neither weights nor predictions.
+    Args:
+        model: the model of one output.
+        judged: what its noise law says of its rows.
+        learn: gives the law that is learned from leave-one-out predictions.
+        weights, loo: weights and leave-one-out predictions of its rows.
+        X, y: ``n x d`` inputs and ``n`` observations, NaN where one is missing.
+        used: ``n``, which of them are rows of the model.
     """
-    weights, mean, variance, probability = (torch.empty_like(y) for _ in range(4))
-    rows, loo = judge_rows(model, learn=not isinstance(report, RobustReport)), model.leave_one_out()
-    weights[used], mean[used], variance[used] = model.weights(), loo.mean, loo.variance
-    probability[used] = rows.outlier_probability
+    weight_of, mean, variance, probability = (torch.empty_like(y) for _ in range(4))
+    weight_of[used], mean[used], variance[used] = weights, loo.mean, loo.variance
+    probability[used] = judged.outlier_probability
     left_out = ~used
     if bool(left_out.any()):
         with torch.no_grad():
             x = X[left_out]
             prior, prediction = model.mean(x), model.posterior(x)
             # A normal law has no outliers, but is no evidence that rows outside the model are inliers.
-            law = judge_rows(model, learn=True) if rows.law.is_normal else rows
+            law = learn() if judged.law.is_normal else judged
             local = model.noise_scale(x) / model.noise.detach()
             unseen = LawWeight(law.law, prediction.mean - prior, prediction.variance, local)
             residual = y[left_out] - prior
             probability[left_out] = unseen.responsibilities(residual, law.noise).outlier_probability
             weight = unseen if isinstance(model.weight, LawWeight) else model.frozen_weight()
             weight_of_each = weight(residual, x, model.noise).clamp_min(torch.finfo(y.dtype).tiny)
-            weights[left_out] = torch.where(residual.isnan(), torch.nan, weight_of_each)
+            weight_of[left_out] = torch.where(residual.isnan(), torch.nan, weight_of_each)
             observed = model.posterior(x, observation_noise=True)
             mean[left_out], variance[left_out] = observed.mean, observed.variance
-    diagnosis = RowDiagnosis.of(y, weights, mean, variance.sqrt(), probability)
-    return Output(model, report, rows.law, rows.doubts, diagnosis)
+    return RowDiagnosis.of(y, weight_of, mean, variance.sqrt(), probability)
 
 
 def _absurd_input(X: Tensor, names: Sequence[str] | None) -> tuple[int, str] | None:

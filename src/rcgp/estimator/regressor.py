@@ -13,9 +13,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rcgp.estimator.base import BaseRegressor, training_data, undone_on_failure
+from rcgp.estimator.base import BaseRegressor, check_choice, training_data, undone_on_failure
+from rcgp.estimator.joint import OutputOf, fit_joint
 from rcgp.estimator.output import ROW_ATTRIBUTES, Output, fit_output, lengthscales, warn
-from rcgp.models import RCGP
+from rcgp.models import RCGP, MultiOutputRCGP
 
 __all__ = ["RCGPRegressor"]
 
@@ -47,6 +48,10 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         the prior mean with the threshold's quantile at 95 %, hyperparameters by leave-one-out;
         ``InverseMultiquadric(epsilon=0.1)`` has another quantile. ``"se"`` is the squared exponential. ``"constant"``
         is the ordinary GP, by the evidence.
+    outputs : {"independent", "correlated"}, default="independent"
+        For y of several columns: a model for each, or one model of all observed cells
+        (:class:`rcgp.MultiOutputRCGP`), in which outputs that go together help each other. It costs O(N³) for N
+        observed cells. NaN marks a cell that was not observed, which is predicted, in both.
     local_noise : bool, default=True
         Let the noise vary with the inputs if that increases the evidence. For ``weight="learned"``.
     n_restarts : int, default=0
@@ -99,15 +104,19 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         Report of the fit; ``print`` shows it.
     n_iter_ : int, or list of them
         Iterations of the optimiser; with a learned weight those of all searches.
-    models_ : list of RCGP
-        The fitted model of each output.
+    output_correlation_ : ndarray of shape (n_outputs, n_outputs)
+        How far the functions of the outputs go together, for ``outputs="correlated"``.
+    models_ : list of RCGP, or of MultiOutputRCGP
+        The fitted model of each output; for ``outputs="correlated"`` the one of all.
     n_features_in_, feature_names_in_
         Number of features, and their names if X was a data frame.
 
     Notes
     -----
     Fitting costs O(n³) for each evaluation of the objective and a few n x n matrices of memory; predicting O(n) for
-    each mean and O(n²) for each standard deviation. Outputs are fitted one by one, with separate hyperparameters.
+    each mean and O(n²) for each standard deviation. Outputs are fitted one by one, with separate hyperparameters,
+    unless ``outputs="correlated"``. Attributes of rows then are those of cells; of a missing cell the weight, the
+    probability and the score are NaN, and ``loo_mean_`` and ``loo_std_`` its prediction.
 
     Unlike scikit-learn's, this regressor always has a noise variance, predicts without it unless ``include_noise``
     (scikit-learn includes a WhiteKernel), and does not predict before it is fitted.
@@ -127,12 +136,14 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     """
 
     models_: list[RCGP]
+    _outputs: list[RCGP | OutputOf]
 
     def __init__(
         self,
         kernel: Any = None,
         mean: Any = "median",
         weight: Any = "learned",
+        outputs: str = "independent",
         local_noise: bool = True,
         n_restarts: int = 0,
         normalize: bool = True,
@@ -145,6 +156,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         self.kernel = kernel
         self.mean = mean
         self.weight = weight
+        self.outputs = outputs
         self.local_noise = local_noise
         self.n_restarts = n_restarts
         self.normalize = normalize
@@ -163,7 +175,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         X : array-like of shape (n, d)
             Inputs.
         y : array-like of shape (n,) or (n, n_outputs)
-            Observations.
+            Observations. NaN in one of several outputs is a cell that was not observed.
         sample_weight : array-like of shape (n,), default=None
             Factors on the precision of each row: row i has the noise variance σ²/sample_weight[i], like the mean of
             that many measurements. The noise σ² is that of a row of weight 1; the function depends on ratios of
@@ -176,12 +188,18 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         self._check_parameters()
         inputs, targets, precision = training_data(self, X, y, sample_weight, multi_output=True)
         random = check_random_state(self.random_state)
-        outputs = []
-        for column in targets.reshape(len(targets), -1).T:
-            output = fit_output(self, inputs, column.contiguous(), precision, random)
-            warn(output.report, output.doubts)
-            outputs.append(output)
+        table = targets.reshape(len(targets), -1)
+        if bool((missing := table.isnan().all(dim=0)).any()):
+            raise ValueError(f"column {int(missing.nonzero()[0])} of y has no observation: leave it out")
+        if self.outputs == "correlated" and table.shape[1] > 1:
+            outputs = fit_joint(self, inputs, table, precision, random)
+        else:
+            outputs = [fit_output(self, inputs, column.contiguous(), precision, random) for column in table.T]
         self._set_fitted(outputs)
+        for number, output in enumerate(outputs):
+            report = output.report if number < len(self.models_) else None  # one for all where they are correlated
+            where = f"output {number}: " if len(outputs) > 1 else ""
+            warn(report, tuple(where + doubt for doubt in output.doubts))
         return self
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0, include_noise: bool = False) -> Array:
@@ -207,11 +225,19 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         inputs, random = self._inputs(X), check_random_state(random_state)
         samples = []
         with torch.no_grad():
+            if self._joint is not None:
+                normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs), self.n_outputs_)))
+                joint = self._joint.posterior(inputs, observation_noise=include_noise)
+                return joint.rsample(torch.Size([n_samples]), base_samples=normal).movedim(0, -1).numpy()
             for model in self.models_:
                 normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs))))
                 posterior = model.posterior(inputs, observation_noise=include_noise)
                 samples.append(posterior.rsample(torch.Size([n_samples]), base_samples=normal).T)
         return self._stack(samples, axis=1)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice(self.outputs, ("independent", "correlated"), "outputs")
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "models_")
@@ -219,22 +245,33 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     def _set_fitted(self, outputs: Sequence[Output]) -> None:
         """Set the fitted attributes; with one output they have no axis for outputs."""
         self.n_outputs_ = len(outputs)
-        self.models_ = [output.model for output in outputs]
+        self._outputs = [output.model for output in outputs]
         d = self.n_features_in_
         for name in ROW_ATTRIBUTES:
             setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
         self.noise_law_ = self._per_output([output.law for output in outputs])
         self.doubts_ = self._per_output([output.doubts for output in outputs])
-        self.noise_variance_ = self._per_output([model.noise.item() for model in self.models_])
-        self.kernel_ = self._per_output([model.kernel for model in self.models_])
-        self.lengthscales_ = self._per_output([lengthscales(model.kernel, d) for model in self.models_])
-        self.fit_report_ = self._per_output([output.report for output in outputs])
-        self.n_iter_ = self._per_output([output.report.iterations for output in outputs])
+        self.noise_variance_ = self._per_output([model.noise.item() for model in self._outputs])
+        reports = [output.report for output in outputs]
+        self.models_ = [model for model in self._outputs if isinstance(model, RCGP)]
+        if self._joint is not None:
+            self.models_, reports = [self._joint], reports[:1]
+            self.output_correlation_ = self._joint.output_correlation.numpy()
+        self.kernel_ = _only([model.kernel for model in self.models_])
+        self.lengthscales_ = _only([lengthscales(model.kernel, d) for model in self.models_])
+        self.fit_report_ = _only(reports)
+        self.n_iter_ = _only([report.iterations for report in reports])
+
+    @property
+    def _joint(self) -> MultiOutputRCGP | None:
+        """The model of all outputs, if there is one."""
+        first = self._outputs[0]
+        return first.joint if isinstance(first, OutputOf) else None
 
     def _predict(self, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool) -> Any:
         inputs = self._inputs(X)
         with torch.no_grad():
-            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self.models_]
+            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self._outputs]
             mean = self._stack([posterior.mean for posterior in posteriors])
             if return_std:
                 return mean, self._stack([posterior.stddev for posterior in posteriors])
@@ -244,7 +281,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
 
     def _quantiles(self, X: ArrayLike, levels: Array) -> list[Array]:
         wanted, parts = torch.from_numpy(levels), []
-        for model, (mean, variance, noise) in zip(self.models_, self._moments(self._inputs(X)), strict=True):
+        for model, (mean, variance, noise) in zip(self._outputs, self._moments(self._inputs(X)), strict=True):
             deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
             parts.append(mean.unsqueeze(-1) + deviation)
         quantiles = self._stack(parts)
@@ -252,16 +289,16 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
 
     def _noise_std(self, X: ArrayLike) -> Array:
         inputs = self._inputs(X)
-        return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self.models_])
+        return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._outputs])
 
     def _log_density(self, inputs: Tensor, targets: Tensor) -> Array:
-        each = zip(self.models_, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
+        each = zip(self._outputs, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
         return self._stack([m.noise_law.log_density(y - mean, *variances) for m, y, (mean, *variances) in each])
 
     def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Mean and variance of f, and the squared scale of the noise law, for each output."""
         with torch.no_grad():
-            for model in self.models_:
+            for model in self._outputs:
                 posterior = model.posterior(inputs)
                 yield posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(inputs)
 
@@ -274,3 +311,8 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         if self.n_outputs_ == 1:
             return values[0]
         return np.array(values) if isinstance(values[0], float) else values
+
+
+def _only(values: list[Any]) -> Any:
+    """The value itself where there is one model."""
+    return values[0] if len(values) == 1 else values

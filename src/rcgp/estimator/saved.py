@@ -1,6 +1,7 @@
 """A fitted estimator as one file, and back: all that it takes to predict, to inspect and to fit again.
 
-The format of each kind of fitted model is in :mod:`rcgp.estimator.saved_models`.
+The format of each kind of fitted model is in :mod:`rcgp.estimator.saved_exact` and
+:mod:`rcgp.estimator.saved_sparse`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,9 @@ import sklearn.gaussian_process.kernels as sk
 from torch import Tensor, nn
 
 from rcgp.estimator.kernels import known_kernels
-from rcgp.estimator.saved_models import (
-    collect,
-    describe_exact,
-    describe_series,
-    describe_sparse,
-    rebuild_exact,
-    rebuild_series,
-    rebuild_sparse,
-    under,
-)
+from rcgp.estimator.saved_exact import describe_exact, describe_series, rebuild_exact, rebuild_series
+from rcgp.estimator.saved_parts import collect, under
+from rcgp.estimator.saved_sparse import describe_sparse, rebuild_sparse
 from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_archive
 
 __all__ = ["load", "load_with_table", "save"]

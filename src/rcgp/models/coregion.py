@@ -37,17 +37,23 @@ class CoregionKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
     Args:
         kernels: the kernels k_q of d columns. Their scales are best left to B_q.
-        outputs: number T of outputs.
-        rank: number of columns of W_q, at most T.
+        indices: the kernels of T numbers that hold B_q.
     """
 
-    def __init__(self, kernels: Sequence[gpytorch.kernels.Kernel], outputs: int, rank: int) -> None:
+    def __init__(
+        self,
+        kernels: Sequence[gpytorch.kernels.Kernel],
+        indices: Sequence[gpytorch.kernels.IndexKernel],
+    ) -> None:
         super().__init__()
-        self.kernels = torch.nn.ModuleList(kernels)
+        self.kernels, self.indices = torch.nn.ModuleList(kernels), torch.nn.ModuleList(indices)
+
+    @classmethod
+    def of(cls, kernels: Sequence[gpytorch.kernels.Kernel], outputs: int, rank: int) -> CoregionKernel:
+        """The kernel of T outputs whose W_q have a number of columns, at most T."""
         with torch.random.fork_rng(devices=[]):  # GPyTorch draws the first values
-            self.indices = torch.nn.ModuleList(
-                gpytorch.kernels.IndexKernel(outputs, rank, var_constraint=above(0.0)) for _ in kernels
-            )
+            one = [gpytorch.kernels.IndexKernel(outputs, rank, var_constraint=above(0.0)) for _ in kernels]
+        return cls(kernels, one)
 
     def start_at(self, covariance: Tensor) -> None:
         """Let the B_q add up to a ``T x T`` covariance of the outputs, as far as their rank goes, each with its share.
@@ -78,6 +84,11 @@ class CoregionKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
     def factors(self) -> list[torch.nn.Parameter]:
         """W_q of each term, ``T x r``, in the units of the outputs."""
         return [index.covar_factor for index in self._indices()]
+
+    @property
+    def parts(self) -> list[gpytorch.kernels.Kernel]:
+        """The kernels k_q, and then the index kernels that hold B_q."""
+        return [*self._kernels(), *self._indices()]
 
     @property
     def output_variance(self) -> Tensor:

@@ -189,19 +189,25 @@ def add_weak_priors(model: gpytorch.Module) -> None:
     itself, which is what a fit maximises; at two standard deviations the factor is 50 either way.
 
     Args:
-        model: an ``RCGP`` as it was built, with ``kernel=None``.
+        model: an ``RCGP`` or ``MultiOutputRCGP`` as it was built, with ``kernel=None``.
     """
-    base, kernel = model.kernel.base_kernel, model.kernel
-    location = math.sqrt(2.0) + 0.5 * math.log(12.0) + base.lengthscale.detach().log()
-    priors = gpytorch.priors.LogNormalPrior
-    spread = torch.as_tensor(_LOG_SPREAD).to(location)
-    wide = torch.full_like(location, math.sqrt(3.0))
-    # Given a name instead of a getter, GPyTorch would keep a local function, which cannot be pickled.
-    base.register_prior("lengthscale_prior", priors(location, wide), AttributeOf("lengthscale"))
-    kernel.register_prior(
-        "outputscale_prior", priors(kernel.outputscale.detach().log() + spread**2, spread), AttributeOf("outputscale")
-    )
-    model.register_prior("noise_prior", priors(model.noise.detach().log() + spread**2, spread), AttributeOf("noise"))
+    several = hasattr(model.kernel, "output_variance")
+    for base in model.kernel.kernels if several else [model.kernel.base_kernel]:
+        location = math.sqrt(2.0) + 0.5 * math.log(12.0) + base.lengthscale.detach().log()
+        wide = torch.full_like(location, math.sqrt(3.0))
+        # Given a name instead of a getter, GPyTorch would keep a local function, which cannot be pickled.
+        prior = gpytorch.priors.LogNormalPrior(location, wide)
+        base.register_prior("lengthscale_prior", prior, AttributeOf("lengthscale"))
+    _at_start(model.kernel, "output_variance" if several else "outputscale")
+    _at_start(model, "noise")
+
+
+def _at_start(module: gpytorch.Module, name: str) -> None:
+    """A log-normal prior on an attribute, with its mode at the present value."""
+    value = getattr(module, name).detach()
+    spread = torch.full_like(value, _LOG_SPREAD)
+    prior = gpytorch.priors.LogNormalPrior(value.log() + spread**2, spread)
+    module.register_prior(f"{name}_prior", prior, AttributeOf(name))
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
             kernel = default_kernel(robust_scales(X), robust_spread(residual), varying_columns(X))
         self.kernel = kernel
         self.weight = InverseMultiquadric() if weight is None else weight
-        unit = self._noise_unit(residual)
+        unit = self.noise_unit()
         start = 0.1 * unit if noise is None else check_variance(noise, unit)
         self.register_parameter("raw_noise", torch.nn.Parameter(torch.zeros_like(unit)))
         self.register_constraint("raw_noise", above(NOISE_FLOOR * torch.minimum(unit, start)))
@@ -155,11 +155,12 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         # Modules and tensors that the posterior was made from, and the posterior.
         self._process: tuple[list[Any], list[Tensor], PosteriorProcess] | None = None
 
-    def _noise_unit(self, residual: Tensor) -> Tensor:
+    def noise_unit(self) -> Tensor:
         """Squared robust spread of the residuals of each output, in the units and the shape of σ², in float64.
 
         With sample weights σ² is the noise of a row of weight one.
         """
+        residual = self.residual().detach()
         units = [
             robust_spread(residual[rows]) ** 2
             * (1.0 if self.sample_weight is None else float(self.sample_weight[rows].quantile(0.5)))

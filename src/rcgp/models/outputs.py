@@ -152,6 +152,18 @@ class MultiOutputRCGP(RCGP):
         joint = super().posterior(pairs.flatten(-3, -2), observation_noise)
         return MultiOutputNormal(joint.mean.unflatten(-1, (-1, len(chosen))), joint.lazy_covariance_matrix)
 
+    def inputs_of(self, x: Tensor, output: Tensor | ArrayLike) -> Tensor:
+        """Inputs (x, t), ``... x q x (d + 1)``, of ``... x q x d`` inputs and ``q`` outputs, or one for all."""
+        return with_output(x, self._check_outputs(output))
+
+    def set_cells(self, train_X: Tensor, train_Y: Tensor, sample_weight: Tensor | None = None) -> None:
+        """Other data, ``n x d`` and ``n x T`` as for the model. Weights that belong to rows are to be made anew."""
+        cells = Cells.of(train_X, train_Y, None)
+        self.train_X, self.train_y = with_output(cells.X, cells.output).to(self.train_X), cells.y.to(self.train_y)
+        weights = None if sample_weight is None else cells.values_of(sample_weight, "sample_weight")
+        self.sample_weight = None if weights is None else weights.to(self.train_y)
+        self.observed = cells.observed
+
     def posterior_of_cells(
         self, test_X: Tensor, output: Tensor | ArrayLike, observation_noise: bool = False
     ) -> PosteriorNormal:
@@ -163,7 +175,7 @@ class MultiOutputRCGP(RCGP):
             observation_noise: as for :meth:`RCGP.posterior`.
         """
         x = check_test_inputs(test_X, self.train_X[:, :-1])
-        return super().posterior(with_output(x, self._check_outputs(output)), observation_noise)
+        return super().posterior(self.inputs_of(x, output), observation_noise)
 
     def forward(self, test_X: Tensor) -> MultiOutputNormal:
         """``model(test_X)`` is ``model.posterior(test_X)``."""
@@ -256,8 +268,7 @@ class MultiOutputRCGP(RCGP):
         if MANY_ROWS * wanted >= START_ROWS * len(points):
             return None
         with torch.no_grad():
-            residual = self.residual()
-            residual = residual / self._noise_unit(residual).sqrt().to(residual)[output]
+            residual = self.residual() / self.noise_unit().sqrt().to(self.train_y)[output]
         largest = residual.new_zeros(len(points)).scatter_reduce_(0, row, residual, "amax", include_self=False)
         keys = torch.cat([points, largest.unsqueeze(-1)], dim=-1)
         order = np.lexsort(keys.T.cpu().numpy())  # by residual first
@@ -273,8 +284,7 @@ class MultiOutputRCGP(RCGP):
         """W_q has the units of its outputs: see :meth:`RCGP.parameter_scales`."""
         if not isinstance(self.kernel, CoregionKernel):
             return super().parameter_scales()
-        with torch.no_grad():
-            spread = self._noise_unit(self.residual()).sqrt().unsqueeze(-1)
+        spread = self.noise_unit().sqrt().unsqueeze(-1)
         return {factor: spread.expand_as(factor).to(factor) for factor in self.kernel.factors()}
 
     def _noise_shape(self) -> tuple[int, ...]:
@@ -337,7 +347,7 @@ def _build_kernel(
     if not given:
         columns, scales = varying_columns(cells.X), robust_scales(cells.X)
         given = [squared_exponential(scales * _SHORTER**q, columns) for q in range(terms or 1)]
-    found: CoregionKernel = CoregionKernel(given, T, rank).to(cells.X)
+    found: CoregionKernel = CoregionKernel.of(given, T, rank).to(cells.X)
     found.start_at(_covariance(cells, residual).to(cells.X))
     return found
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rcgp.models.defaults import AttributeOf
 from rcgp.saving.archive import SavedModelError, raw_bytes
-from rcgp.saving.recipes import CONSTRAINTS, FAMILIES, PRIORS, RECIPES, TRANSFORMS, Recipe, check_arguments
+from rcgp.saving.recipes import CONSTRAINTS, DERIVED, FAMILIES, PRIORS, RECIPES, TRANSFORMS, Recipe, check_arguments
 
 __all__ = ["build_constraint", "build_prior", "describe", "describe_constraint", "describe_prior", "rebuild"]
 
@@ -361,11 +361,12 @@ class _Setter:
 
 
 def _prior_attribute(module: nn.Module, name: str) -> str | None:
-    """The attribute of a prior by GPyTorch's convention; ``None`` if the module has no such parameter."""
+    """The attribute of a prior by GPyTorch's convention; ``None`` if the module has no such parameter or value."""
     # GPyTorch breaks its convention in one place.
     attribute = "constant" if name == "mean_prior" else name.removesuffix("_prior")
-    known = attribute != name and (attribute in module._parameters or f"raw_{attribute}" in module._parameters)
-    return attribute if known else None
+    derived = attribute in DERIVED.get(type(module).__name__, ())
+    known = derived or attribute in module._parameters or f"raw_{attribute}" in module._parameters
+    return attribute if known and attribute != name else None
 
 
 def _returns(module: gpytorch.Module, closure: Callable[[Any], Any], attribute: str) -> bool:

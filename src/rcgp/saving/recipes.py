@@ -20,12 +20,13 @@ from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
 from torch import Tensor, nn
 
 from rcgp import weights
+from rcgp.models.coregion import CoregionKernel
 from rcgp.models.defaults import Between
-from rcgp.models.means import PolynomialMean
+from rcgp.models.means import OutputMeans, PolynomialMean
 from rcgp.saving.archive import SavedModelError
 from rcgp.weights.noise_law import SCALES
 
-__all__ = ["CONSTRAINTS", "FAMILIES", "PRIORS", "RECIPES", "TRANSFORMS", "Recipe", "check_arguments"]
+__all__ = ["CONSTRAINTS", "DERIVED", "FAMILIES", "PRIORS", "RECIPES", "TRANSFORMS", "Recipe", "check_arguments"]
 
 #: Constraints by name, and how each is made from a transform and its inverse, with bounds to be set later.
 CONSTRAINTS: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
@@ -103,13 +104,14 @@ _OPTIONAL = ("a positive integer or null", lambda value: value is None or _posit
 
 #: What an argument must be, in any class, and the test.
 _REQUIREMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(("input_size", "num_mixtures", "rows", "terms"), _POSITIVE),
+    **dict.fromkeys(("input_size", "num_mixtures", "outputs", "rows", "terms"), _POSITIVE),
     **dict.fromkeys(("active_dims", "ard_num_dims"), _OPTIONAL),
     "bias": ("true or false", lambda value: type(value) is bool),
     "degree": ("0, 1 or 2", lambda value: type(value) is int and 0 <= value <= 2),
     "epsilon": ("a number in [0, 1]", lambda value: type(value) in (int, float) and 0 <= value <= 1),
     "nu": ("0.5, 1.5 or 2.5", lambda value: type(value) is float and value in (0.5, 1.5, 2.5)),
     "power": ("a finite number", lambda value: type(value) in (int, float) and math.isfinite(value)),
+    "rank": ("a whole number, at least 0", lambda value: type(value) is int and value >= 0),
     "q": ("0, 1, 2 or 3", lambda value: type(value) is int and 0 <= value <= 3),
     "shares": (f"{len(SCALES) + 1} shares that add up to one", _shares),
     "side": ("above or below", lambda value: isinstance(value, str) and value in ("above", "below")),
@@ -173,6 +175,19 @@ def _kernel(
 
     reads = {name: _attribute(name) for name in names}
     return Recipe(cls, kernels.Kernel, all_shapes, {"active_dims": active, **reads}, build, part, many)
+
+
+def _index_kernel(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # it draws random numbers
+        kernel: nn.Module = kernels.IndexKernel(arguments["outputs"], arguments["rank"])
+    return kernel
+
+
+def _coregion_kernel(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
+    terms = len(parts) // 2
+    if len(parts) != 2 * terms or not all(isinstance(part, kernels.IndexKernel) for part in parts[terms:]):
+        raise SavedModelError("a kernel of several outputs has an index kernel for each of its kernels")
+    return CoregionKernel(parts[:terms], parts[terms:])
 
 
 def _polynomial_mean(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
@@ -267,6 +282,17 @@ _ALL = (
     _kernel(kernels.ScaleKernel, lambda d, a: {"raw_outputscale": ()}, "ard_num_dims", part="base_kernel"),
     _kernel(kernels.AdditiveKernel, lambda d, a: {}, part="kernels", many=True),
     _kernel(kernels.ProductKernel, lambda d, a: {}, part="kernels", many=True),
+    Recipe(
+        kernels.IndexKernel,
+        kernels.Kernel,
+        lambda a: {"covar_factor": (a["outputs"], a["rank"]), "raw_var": (a["outputs"],)},
+        {
+            "outputs": lambda kernel: kernel.covar_factor.shape[-2],
+            "rank": lambda kernel: kernel.covar_factor.shape[-1],
+        },
+        _index_kernel,
+    ),
+    Recipe(CoregionKernel, kernels.Kernel, lambda a: {}, {}, _coregion_kernel, "parts", many=True),
     _mean(means.ZeroMean, lambda a: {}),
     _mean(means.ConstantMean, lambda a: {"raw_constant": ()}),
     _mean(
@@ -284,6 +310,7 @@ _ALL = (
         input_size=lambda mean: mean.centre.shape[-1],
         terms=lambda mean: mean.coefficients.shape[-1],
     ),
+    Recipe(OutputMeans, means.Mean, lambda a: {}, {}, lambda a, parts: OutputMeans(parts), "means", many=True),
     _weight(weights.Constant),
     _threshold_weight(weights.InverseMultiquadric),
     _threshold_weight(weights.SquaredExponential),
@@ -302,7 +329,11 @@ _ALL = (
     _weight(weights.NoShrinkage, "weight"),
     _weight(weights.NoNoiseTerm, "weight"),
     _weight(weights.Product, "weights", many=True),
+    _weight(weights.ByOutput, "weights", many=True),
 )
+
+#: Attributes beside parameters that may have a prior.
+DERIVED: dict[str, tuple[str, ...]] = {"CoregionKernel": ("output_variance",)}
 
 #: The recipes by the name of their class, as in a file.
 RECIPES: dict[str, Recipe] = {recipe.cls.__name__: recipe for recipe in _ALL}

@@ -1,0 +1,132 @@
+"""Correlated outputs of an estimator: the columns of y become one model, with a diagnosis of each cell."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import gpytorch
+import numpy as np
+import sklearn.gaussian_process.kernels as sk
+import torch
+from torch import Tensor
+
+from rcgp.core.loo import LeaveOneOut
+from rcgp.estimator.base import BaseRegressor
+from rcgp.estimator.kernels import translate
+from rcgp.estimator.output import Output, diagnosed, fit_model, set_noise
+from rcgp.models import MultiOutputRCGP
+from rcgp.models.defaults import add_weak_priors
+from rcgp.models.posterior import PosteriorNormal
+from rcgp.training import FitError, RobustReport, weigh_by_law
+from rcgp.training.judgement import judge_outputs
+from rcgp.weights import NoiseLaw, WeightFunction
+
+__all__ = ["OutputOf", "fit_joint"]
+
+
+class OutputOf:
+    """One output of a model of several, as predictions and diagnoses see the model of one.
+
+    Args:
+        joint: the model of all outputs.
+        output: which one.
+    """
+
+    def __init__(self, joint: MultiOutputRCGP, output: int) -> None:
+        self.joint, self.output = joint, output
+        self.kernel, self.mean = joint.kernel, joint.mean.means[output]
+
+    @property
+    def noise(self) -> Tensor:
+        """The noise variance of the output."""
+        return self.joint.noise[self.output]
+
+    @property
+    def noise_law(self) -> NoiseLaw:
+        """The noise law of the output."""
+        return self.joint.noise_laws[self.output]
+
+    @property
+    def weight(self) -> WeightFunction:
+        """The weight function of the output."""
+        return self.joint.output_weights()[self.output]
+
+    def frozen_weight(self) -> WeightFunction:
+        """See :meth:`rcgp.RCGP.frozen_weight`."""
+        return self.joint.frozen_weight().outputs[self.output]
+
+    def noise_scale(self, x: Tensor) -> Tensor:
+        """See :meth:`rcgp.RCGP.noise_scale`."""
+        return self.joint.noise_scale(self.joint.inputs_of(x, self.output))
+
+    def posterior(self, x: Tensor, observation_noise: bool = False) -> PosteriorNormal:
+        """See :meth:`rcgp.RCGP.posterior`."""
+        return self.joint.posterior_of_cells(x, self.output, observation_noise)
+
+
+def fit_joint(
+    estimator: BaseRegressor, X: Tensor, Y: Tensor, precision: Tensor | None, random: np.random.RandomState
+) -> list[Output]:
+    """Build and fit one model of all columns of Y.
+
+    Args:
+        estimator: its parameters, which are checked.
+        X: ``n x d`` inputs.
+        Y: ``n x T`` observations, NaN where a cell is missing.
+        precision: ``n`` sample weights; rows of weight zero are left out of the model, but diagnosed.
+        random: source of the sample of rows and of the seed of restarts.
+
+    Returns:
+        The diagnosis of each output; all have the same report.
+    """
+    kept = torch.ones(len(Y), dtype=torch.bool) if precision is None else precision > 0
+    used = ~Y.isnan() & kept.unsqueeze(-1)
+    if precision is not None:
+        precision = None if bool((precision[kept] == 1).all()) else torch.where(kept, precision, 1.0)
+    rows = used.any(dim=-1).nonzero().squeeze(-1)
+    sample = rows
+    sampled = estimator.fit_rows is not None and estimator.fit_rows < len(rows)
+    if sampled:
+        sample = rows[torch.from_numpy(np.sort(random.choice(len(rows), estimator.fit_rows, replace=False)))]
+    observed = torch.where(used, Y, torch.nan)
+    model = _build(estimator, X[sample], observed[sample], None if precision is None else precision[sample])
+    try:
+        report = fit_model(estimator, model, random)
+    except FitError as error:  # its row is a cell of the model
+        row = int(model.observed.nonzero()[error.row, 0])
+        raise FitError(error.reason, int(sample[row]), error.clue) from error
+    if sampled:
+        model.set_cells(X[rows], observed[rows], None if precision is None else precision[rows])
+        if isinstance(report, RobustReport):
+            weigh_by_law(model, report.laws)
+        report = replace(report, hyperparameters=model.listed_hyperparameters())
+    learned = isinstance(report, RobustReport)
+    judgements, loo, weights = judge_outputs(model, learn=not learned), model.leave_one_out(), model.weights()
+    outputs = []
+    for t, (judged, cells) in enumerate(zip(judgements, model.output_rows(), strict=True)):
+        own = LeaveOneOut(loo.mean[cells], loo.variance[cells])
+
+        def learn(t: int = t) -> Any:
+            return judge_outputs(model, learn=True)[t]
+
+        rows_of = diagnosed(OutputOf(model, t), judged, learn, weights[cells], own, X, Y[:, t], used[:, t])
+        outputs.append(Output(OutputOf(model, t), report, judged.law, judged.doubts, rows_of))
+    return outputs
+
+
+def _build(estimator: BaseRegressor, X: Tensor, Y: Tensor, precision: Tensor | None) -> MultiOutputRCGP:
+    """The model before it is fitted."""
+    kernel, noise = estimator.kernel, None
+    if isinstance(kernel, sk.Kernel):
+        kernel, noise = translate(kernel, X.shape[1])
+    elif kernel is not None:
+        kernel = copy.deepcopy(kernel).double()
+    mean = copy.deepcopy(estimator.mean) if isinstance(estimator.mean, gpytorch.means.Mean) else estimator.mean
+    model = MultiOutputRCGP(X, Y, kernel=kernel, mean=mean, weight=estimator._new_weight(), sample_weight=precision)
+    if noise is not None:
+        set_noise(model, noise, model.noise_unit() if estimator.normalize else torch.ones_like(model.noise))
+    if kernel is None and estimator.priors == "weak":
+        add_weak_priors(model)
+    return model
