@@ -59,6 +59,7 @@ __all__ = [
     "local_squares",
     "log_bound",
     "weigh_rows",
+    "width_of_outliers",
 ]
 
 #: Rows that the law has seen before any data: ten with normal noise, two of the tail, one outlier. With one and a half
@@ -146,11 +147,22 @@ def learn_law(
 
 
 def _updated_width(rows: Responsibilities, width: Tensor, first: Tensor) -> Tensor:
-    """The half-width that the outliers suggest, and one more row at the first width."""
     far = (rows.far / rows.reach).square()
+    return width_of_outliers((rows.outlier * far).sum(), rows.outlier.sum(), width, first)
+
+
+def width_of_outliers(far: Tensor, outliers: Tensor, width: Tensor, first: Tensor) -> Tensor:
+    """The half-width that the outliers suggest, and one more row at the first width: ``...``.
+
+    Args:
+        far: ``...`` sums Σ_i ρ_io e_i² / (b² + e_i²).
+        outliers: ``...`` expected numbers of outliers Σ_i ρ_io.
+        width, first: ``...`` present and first half-width, b and b₀.
+    """
     own = 1.0 / (1.0 + (width / first).square())
-    mean = ((rows.outlier * far).sum() + own) / (rows.outlier.sum() + 1.0)
-    return (width * (2.0 * mean).sqrt()).clamp(first / _WIDTHS, first * _WIDTHS)
+    mean = (far + own) / (outliers + 1.0)
+    updated = width * (2.0 * mean).sqrt()
+    return torch.minimum(torch.maximum(updated, first / _WIDTHS), first * _WIDTHS)
 
 
 def _updated_noise(rows: Responsibilities, noise: Tensor) -> Tensor:
