@@ -79,7 +79,11 @@ def likelihood_of(method: str, y: Tensor) -> Any:
     """The one line that differs."""
     if method == "noise law":
         return NoiseLawLikelihood(y)
-    return gpytorch.likelihoods.StudentTLikelihood() if method == "Student-t" else gpytorch.likelihoods.GaussianLikelihood()
+    return (
+        gpytorch.likelihoods.StudentTLikelihood()
+        if method == "Student-t"
+        else gpytorch.likelihoods.GaussianLikelihood()
+    )
 
 
 def objective_of(method: str, likelihood: Any, model: Any, rows: int) -> Any:

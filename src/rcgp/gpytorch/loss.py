@@ -59,7 +59,9 @@ class RCGPLikelihood(RowLikelihood):
         if not isinstance(weight, WeightFunction):
             raise TypeError(f"weight must be a weight function of rcgp.weights, got {weight!r}")
         if isinstance(weight, LawWeight):
-            raise TypeError("a LawWeight belongs to the rows of one model: use NoiseLawLikelihood, which learns the law")
+            raise TypeError(
+                "a LawWeight belongs to the rows of one model: use NoiseLawLikelihood, which learns the law"
+            )
         super().__init__(targets, num_tasks, batch_shape, centre, noise, noise_prior, noise_constraint)
         residual = self._training_rows(targets) - self.centre.unsqueeze(-1)
         self.weight = weight.frozen(residual).requires_grad_(False)
@@ -75,8 +77,8 @@ class RCGPLikelihood(RowLikelihood):
             function_dist: distribution q of f.
             inputs: ``... x n x d`` inputs, for a weight that depends on them: ``mll(output, y, inputs=x)``.
         """
-        y = self._observed(observations, function_dist)
         mean, variance = self._moments(function_dist)
+        y = self._observed(observations, function_dist)
         noise, (weight, slope) = self.noise.unsqueeze(-1), self._weigh(y, inputs)
         precision = weight / noise.sqrt()  # squared after it is multiplied: 1e300 has no square
         loss = 0.5 * ((precision * (y - mean)).square() + precision.square() * variance)
@@ -90,8 +92,8 @@ class RCGPLikelihood(RowLikelihood):
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
     ) -> Tensor:
         """log N(y_i; m_i, v_i + σ²) of each row, summed over tasks: ``... x n``. A row far out is scored like any other."""
-        y = self._observed(observations, function_dist)
         mean, variance = self._moments(function_dist)
+        y = self._observed(observations, function_dist)
         density: Tensor = Normal(mean, (variance + self.noise.unsqueeze(-1)).sqrt()).log_prob(y)  # type: ignore[no-untyped-call]
         return density.sum(dim=-2)
 

@@ -42,7 +42,7 @@ class NoiseMixture(MixtureSameFamily):
     def quantile(self, q: float | Tensor) -> Tensor:
         """The value below which an observation lies with probability ``q``, which broadcasts with the rows."""
         normal = self._components()
-        level = torch.as_tensor(q).to(normal.loc)
+        level = torch.as_tensor(q, dtype=normal.loc.dtype, device=normal.loc.device)
         if not bool(((level > 0.0) & (level < 1.0)).all()):
             raise ValueError(f"q must hold probabilities in (0, 1), got {q!r}")
         level = level.expand(torch.broadcast_shapes(level.shape, normal.loc.shape[:-1]))

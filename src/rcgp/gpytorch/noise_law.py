@@ -94,7 +94,9 @@ class NoiseLawLikelihood(RowLikelihood):
         """The law at present; a list of laws for several tasks or a batch."""
         flat = self.log_shares.expand(*self.width.shape, -1).exp().reshape(-1, len(SCALES) + 1).tolist()
         widths = self.width.reshape(-1).tolist()
-        laws = [NoiseLaw(tuple(shares), outliers, width) for (*shares, outliers), width in zip(flat, widths, strict=True)]
+        laws = [
+            NoiseLaw(tuple(shares), outliers, width) for (*shares, outliers), width in zip(flat, widths, strict=True)
+        ]
         return laws[0] if len(laws) == 1 else laws
 
     def expected_log_prob(
@@ -139,8 +141,8 @@ class NoiseLawLikelihood(RowLikelihood):
         return self._restored(self.responsibilities(observations, function_dist).weight)
 
     def _rows(self, step: _Step, observations: Tensor, function_dist: MultivariateNormal) -> Responsibilities:
-        y = self._observed(observations, function_dist)
         mean, variance = self._moments(function_dist)
+        y = self._observed(observations, function_dist)
         centre = self.centre.unsqueeze(-1)
         return step(y - centre, mean - centre, variance, self.noise.unsqueeze(-1), self.log_shares, self.width)
 

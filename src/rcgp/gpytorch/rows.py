@@ -55,7 +55,11 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
         rows = self._training_rows(targets)  # ... x t x n
         shape = torch.Size((*batch_shape, num_tasks or 1))
         self.num_rows = rows.shape[-1]
-        middle = rows.median(dim=-1).values if centre is None else torch.as_tensor(centre).to(rows)
+        middle = (
+            rows.quantile(0.5, dim=-1)
+            if centre is None
+            else torch.as_tensor(centre, dtype=rows.dtype, device=rows.device)
+        )
         self.register_buffer("centre", _expanded(middle, shape, "centre"))
         spread = robust_spreads(rows - middle.unsqueeze(-1))
         self.register_buffer("spread", _expanded(spread, shape, "the targets"))
@@ -74,7 +78,7 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
 
     @noise.setter
     def noise(self, value: float | Tensor) -> None:
-        value = torch.as_tensor(value).to(self.raw_noise)
+        value = torch.as_tensor(value, dtype=self.raw_noise.dtype, device=self.raw_noise.device)
         if not bool((value.isfinite() & (value > 0)).all()):
             raise ValueError(f"noise must be a positive variance, got {value.tolist()}")
         self.initialize(raw_noise=self.raw_noise_constraint.inverse_transform(value).expand_as(self.raw_noise))
@@ -91,7 +95,9 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
         if self.num_tasks is None:
             return values.unsqueeze(-2)
         if values.shape[-1] != self.num_tasks:
-            raise ValueError(f"{name} must end with num_tasks={self.num_tasks} columns, got shape {tuple(values.shape)}")
+            raise ValueError(
+                f"{name} must end with num_tasks={self.num_tasks} columns, got shape {tuple(values.shape)}"
+            )
         return values.mT
 
     def _restored(self, values: Tensor) -> Tensor:

@@ -82,6 +82,7 @@ _SMALLEST_GAP = 1e-12
 # Rows that are worked on at a time: 2 MB of numbers for each component.
 _BLOCK = 2**16
 
+
 @dataclass(frozen=True)
 class NoiseLaw:
     """How the noise of a table is distributed.
