@@ -50,6 +50,7 @@ from rcgp.weights.noise_law import (
 )
 
 __all__ = [
+    "FIRST_COUNTS",
     "PRIOR_COUNTS",
     "LearnedLaw",
     "evidence_of_all_normal",
@@ -66,9 +67,9 @@ __all__ = [
 #: or three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by half a point.
 PRIOR_COUNTS = (10.0, 2.0, 1.0)
 
-# Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would take in the outliers
-# before anything else is known, and keep them. One outlier in two rows serves as well.
-_FIRST_COUNTS = (3.0, 0.0, 1.0)
+#: Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would take in the outliers
+#: before anything else is known, and keep them. One outlier in two rows serves as well.
+FIRST_COUNTS = (3.0, 0.0, 1.0)
 
 # Factor by which the width of the outliers' density may differ from the first one: no more is gained beyond ten.
 _WIDTHS = 10.0
@@ -130,7 +131,7 @@ def learn_law(
         steps: how many.
     """
     prior = residual.new_tensor(PRIOR_COUNTS)
-    counts = residual.new_tensor(_FIRST_COUNTS) if counts is None else counts
+    counts = residual.new_tensor(FIRST_COUNTS) if counts is None else counts
     first = residual.new_tensor(first_width)
     b = first if width is None else residual.new_tensor(width)
 

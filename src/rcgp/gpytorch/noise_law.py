@@ -11,7 +11,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from rcgp.core.expected_law import expected_responsibilities
-from rcgp.core.noise_law import PRIOR_COUNTS, width_of_outliers
+from rcgp.core.noise_law import FIRST_COUNTS, PRIOR_COUNTS, width_of_outliers
 from rcgp.gpytorch.mixture import NoiseMixture
 from rcgp.gpytorch.rows import RowLikelihood
 from rcgp.weights.noise_law import (
@@ -43,7 +43,8 @@ class NoiseLawLikelihood(RowLikelihood):
 
         n ← n + (b / N) (N · mean of ρ over the batch − n),        π ∝ n + prior counts,
 
-    so that the law remembers about one epoch; with all rows in one batch it is a step of the exact model.
+    so that the law remembers about one epoch; with all rows in one batch it is a step of the exact model. It begins as
+    the exact model's: normal noise, and every fourth row an outlier.
 
     Args:
         targets: all training targets, ``... x n``, or ``... x n x t`` for t tasks. Their number, median and robust spread
@@ -76,8 +77,8 @@ class NoiseLawLikelihood(RowLikelihood):
         super().__init__(targets, num_tasks, batch_shape, centre, noise, noise_prior, noise_constraint)
         self.law = law
         ones = torch.ones_like(self.spread)
-        prior = self.spread.new_tensor(PRIOR_COUNTS)
-        self.register_buffer("counts", ones.unsqueeze(-1) * prior * (self.num_rows / prior.sum()))  # ... x t x 3
+        first = self.spread.new_tensor(FIRST_COUNTS)
+        self.register_buffer("counts", ones.unsqueeze(-1) * first * (self.num_rows / first.sum()))  # ... x t x 3
         self.register_buffer("far", 0.5 * self.counts[..., -1])
         self.register_buffer("width", OUTLIER_WIDTH * self.spread if law is None else ones * law.width)
 
