@@ -1,6 +1,6 @@
 """Robust likelihoods in variational and deep GPs of GPyTorch, beside what GPyTorch has.
 
-python benchmarks/plug_in.py svgp kin8nm protein     # 500 inducing points, minibatches; records in results/plug_in.jsonl
+python benchmarks/plug_in.py svgp kin8nm protein     # minibatches; records in results/plug_in.jsonl
 python benchmarks/plug_in.py speed                   # epochs by each method in turn
 python benchmarks/plug_in.py deep --seeds 2          # two-layer deep GPs on functions and tables
 python benchmarks/plug_in.py page                    # the tables of docs/plug_in.md, from the records

@@ -1,9 +1,9 @@
 """Steps: a deep Gaussian process with errors
 ===========================================
 
-The function "blocks" of Donoho and Johnstone with 15 % wrong rows. :class:`rcgp.DeepRCGPRegressor` warps the inputs by a
-first GP before the second one sees them; :class:`rcgp.RCGPRegressor` has one smoothness for the whole range. Both learn the
-noise law. :doc:`/plug_in` says when a deep GP helps.
+The function "blocks" of Donoho and Johnstone with 15 % wrong rows. :class:`rcgp.DeepRCGPRegressor` warps the inputs by
+a first GP before the second one sees them; :class:`rcgp.RCGPRegressor` has one smoothness for the whole range. Both
+learn the noise law. :doc:`/plug_in` says when a deep GP helps.
 """
 
 from __future__ import annotations

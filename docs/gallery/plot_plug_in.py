@@ -2,8 +2,8 @@
 ========================================
 
 A sparse variational GP with minibatches, as in GPyTorch's own examples: 41 157 rows of the protein data with nine
-features, and 15 % of the targets off by 3 to 9 standard deviations, all upwards. The script is run three times: on clean
-targets, on those with errors, and on those with errors and one line changed,
+features, and 15 % of the targets off by 3 to 9 standard deviations, all upwards. The script is run three times: on
+clean targets, on those with errors, and on those with errors and one line changed,
 
 .. code-block:: diff
 

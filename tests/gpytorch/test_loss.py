@@ -91,7 +91,7 @@ def test_its_bound_is_that_of_the_sparse_model(weight):
 
 
 def test_a_constant_weight_is_gpytorchs_gaussian_likelihood():
-    X, y = data()
+    _, y = data()
     q = MultivariateNormal(0.5 * y, 0.2 * torch.eye(len(y), dtype=torch.float64) + 0.1)
     theirs = gpytorch.likelihoods.GaussianLikelihood().double()
     theirs.noise = 0.3

@@ -67,8 +67,8 @@ __all__ = [
 #: or three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by half a point.
 PRIOR_COUNTS = (10.0, 2.0, 1.0)
 
-#: Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would take in the outliers
-#: before anything else is known, and keep them. One outlier in two rows serves as well.
+#: Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would take in the
+#: outliers before anything else is known, and keep them. One outlier in two rows serves as well.
 FIRST_COUNTS = (3.0, 0.0, 1.0)
 
 # Factor by which the width of the outliers' density may differ from the first one: no more is gained beyond ten.

@@ -19,7 +19,8 @@ from rcgp.estimator.output import NoiseLawWarning
 from rcgp.gpytorch import NoiseLawLikelihood
 from rcgp.gpytorch.deep import DeepModel, base_samples
 from rcgp.gpytorch.deep_fit import DeepReport, fit_deep
-from rcgp.models.defaults import robust_scales, robust_spread
+from rcgp.gpytorch.rows import target_spread
+from rcgp.models.defaults import robust_scales
 from rcgp.models.inducing import choose_inducing
 from rcgp.training.judgement import doubts_of
 from rcgp.weights import NoiseLaw
@@ -85,9 +86,9 @@ class FittedDeep:
 class DeepRCGPRegressor(BaseRegressor):
     """A deep Gaussian process that outliers cannot break.
 
-    A GP whose inputs are warped by another GP: it follows steps, and functions that are smooth in one place and rough in
-    another. The noise law is learned along with it. Training is stochastic and finds a local optimum: for functions of
-    one smoothness, and for fewer than some hundred rows, :class:`rcgp.RCGPRegressor` is better and faster.
+    A GP whose inputs are warped by another GP: it follows steps, and functions that are smooth in one place and rough
+    in another. The noise law is learned along with it. Training is stochastic and finds a local optimum: for functions
+    of one smoothness, and for fewer than some hundred rows, :class:`rcgp.RCGPRegressor` is better and faster.
 
     Parameters
     ----------
@@ -225,7 +226,7 @@ class DeepRCGPRegressor(BaseRegressor):
     def _start(self, X: Tensor, y: Tensor, seed: int) -> FittedDeep:
         """The model before its training."""
         X_centre, y_centre = X.quantile(0.5, dim=0), float(y.quantile(0.5))
-        X_scale, y_scale = robust_scales(X), robust_spread(y - y_centre)
+        X_scale, y_scale = robust_scales(X), float(target_spread(y - y_centre))
         scaled = ((X - X_centre) / X_scale).clamp(-_FARTHEST, _FARTHEST)
         kernel = gpytorch.kernels.RBFKernel()  # at which k-means does not look
         inducing = choose_inducing(kernel, scaled, int(self.n_inducing), "kmeans", seed=seed)

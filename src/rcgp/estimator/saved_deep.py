@@ -36,7 +36,7 @@ def describe_deep(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
     return {
         "y_centre": fitted.y_centre,
         "y_scale": fitted.y_scale,
-        "report": dataclasses.asdict(estimator.fit_report_),
+        "report": {**dataclasses.asdict(estimator.fit_report_), "scores": list(estimator.fit_report_.scores)},
         "doubts": list(estimator.doubts_),
     }
 
@@ -78,7 +78,7 @@ def _load(module: nn.Module, part: str, tensors: dict[str, Tensor]) -> None:
     fits = all(given[name].shape == value.shape and given[name].dtype == value.dtype for name, value in wanted.items())
     _require(fits, f"the tensors of its {part} do not fit together")
     _require(all(bool(value.isfinite().all()) for value in given.values()), "a number in it is not finite")
-    module.load_state_dict(given, strict=False)
+    module.load_state_dict({**module.state_dict(), **given})
 
 
 def _check(fitted: FittedDeep, weights: Tensor, probability: Tensor, d: int) -> None:

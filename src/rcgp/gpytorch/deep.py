@@ -23,7 +23,7 @@ _WIDEST = 8
 # deviation of its inducing values, in units of the prior.
 _HIDDEN_SCALE, _HIDDEN_STD = 0.1, 1e-2
 
-# Lengthscales to begin with, in standard deviations of an input, for one input; they grow with the root of their number.
+# Lengthscales to begin with, in standard deviations of an input; for several inputs times the root of their number.
 _HIDDEN_LENGTH, _LAST_LENGTH = 1.0, 0.3
 
 # Least variance of a hidden value: the root of zero has no gradient.
@@ -76,7 +76,7 @@ class _Layer(gpytorch.models.ApproximateGP):  # type: ignore[misc]
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance at ``n x d`` inputs, each ``o x n`` or ``n``: those of calling the layer, in a third of the time.
+        """Mean and variance at ``n x d`` inputs, each ``o x n`` or ``n``: those of calling the layer.
 
         With A = L⁻¹ K_zx, L Lᵀ = K_zz and whitened inducing values N(μ, S Sᵀ), the mean is m(x) + Aᵀ μ, the variance
         k_xx − Σ A² + Σ (Sᵀ A)², sums over inducing points.
@@ -127,9 +127,9 @@ class DeepModel(DeepGP):  # type: ignore[misc]
         for i, layer in enumerate(self.hidden):
             mean, variance = (part.mT for part in layer.moments(value))  # (s n) x o, in the first layer n x o
             noise = base[i, ..., : mean.shape[-1]].expand(samples, n, -1)
-            value = (mean.reshape(-1, n, mean.shape[-1]) + variance.sqrt().reshape(-1, n, mean.shape[-1]) * noise).reshape(
-                samples * n, -1
-            )
+            value = (
+                mean.reshape(-1, n, mean.shape[-1]) + variance.sqrt().reshape(-1, n, mean.shape[-1]) * noise
+            ).reshape(samples * n, -1)
         mean, variance = (part.reshape(-1, n).expand(samples, n) for part in self.last.moments(value))
         return MultivariateNormal(mean, DiagLinearOperator(variance))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +21,9 @@ __all__ = ["DeepReport", "fit_deep", "held_out_score"]
 # Steps between two looks at the held-out rows.
 _LOOK = 50
 
-# Steps in which the rate rises from zero, so that no first step is too long; and those after early stopping in which
-# all rows train, as a share of the steps before.
-_WARM_UP, _FINISH = 50, 0.2
+# Share of the steps in which the rate rises from zero, so that no first step is too long; and of those after early
+# stopping in which all rows train, with their share of the rate.
+_WARM_UP, _FINISH, _FINISH_RATE = 0.03, 0.2, 0.25
 
 # Least number of held-out rows: fewer tell nothing.
 _LEAST_HELD_OUT = 10
@@ -35,7 +36,7 @@ class DeepReport:
     Attributes:
         iterations: steps of the optimiser, with those of the finish.
         best: step whose state was kept by early stopping.
-        scores: held-out score after every 50 steps, the mean log density; empty without held-out rows.
+        scores: held-out score after every 50 steps and the last, the mean log density; empty without held-out rows.
         bound: last value of the variational bound, per row.
     """
 
@@ -79,19 +80,22 @@ def fit_deep(
     Raises:
         RuntimeError: where the bound is no finite number any more.
     """
+    line = StatusLine() if progress is True else None
+    show = progress if callable(progress) else (lambda step, bound: _show(line, steps, step, bound))
+    count = round(held_out * len(y))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        run = _Run(model, likelihood, X, y, batch, samples, objective, _shown(progress, steps))
-        count = round(held_out * len(y))
+        run = _Run(model, likelihood, X, y, batch, samples, objective, show)
+        best, scores, rows = steps, (), torch.arange(len(y))
         if count < _LEAST_HELD_OUT:
-            bound = run.train(torch.arange(len(y)), steps, rate)
-            return DeepReport(steps, steps, (), bound)
-        order = torch.randperm(len(y))
-        best, scores, bound = run.train_with_look(order[count:], order[:count], steps, rate, patience)
-        finish = round(_FINISH * best)
-        bound = run.train(torch.arange(len(y)), finish, rate * 0.25) if finish else bound
-    done = len(scores) * _LOOK + finish
-    return DeepReport(done, best, tuple(scores), bound)
+            run.train(rows, steps, rate)
+        else:
+            order = torch.randperm(len(y))
+            best, scores = run.train_with_look(order[count:], order[:count], steps, rate, patience)
+            run.train(rows, round(_FINISH * best), _FINISH_RATE * rate)
+    if line is not None:
+        line.end()
+    return DeepReport(run.steps, best, scores, run.bound)
 
 
 class _Run:
@@ -110,6 +114,7 @@ class _Run:
     ) -> None:
         self.model, self.likelihood, self.X, self.y = model, likelihood, X, y
         self.batch, self.samples, self.show = batch, samples, show
+        self.steps, self.bound = 0, math.nan
         self.modules = torch.nn.ModuleList([model, likelihood])
         self.mll = gpytorch.mlls.DeepApproximateMLL(objective(likelihood, model, num_data=len(y)))
 
@@ -117,56 +122,51 @@ class _Run:
         optimiser = torch.optim.Adam([p for p in self.modules.parameters() if p.requires_grad], lr=rate)
 
         def factor(step: int) -> float:
-            rise = min(1.0, (step + 1) / _WARM_UP)
-            fall: float = 0.5 * (1.0 + torch.cos(torch.tensor(torch.pi * step / steps))).item()
-            return rise * fall
+            rise = min(1.0, (step + 1) / (_WARM_UP * steps))
+            return rise * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
         return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
 
-    def train(self, rows: Tensor, steps: int, rate: float) -> float:
-        """All steps; the last bound."""
+    def train(self, rows: Tensor, steps: int, rate: float) -> None:
+        """All steps."""
         optimiser, schedule = self.optimiser(steps, rate)
-        bound = 0.0
-        for step in range(steps):
-            bound = self.step(rows, optimiser, schedule, step)
-        return bound
+        for _ in range(steps):
+            self.step(rows, optimiser, schedule)
 
     def train_with_look(
         self, rows: Tensor, held_out: Tensor, steps: int, rate: float, patience: int
-    ) -> tuple[int, list[float], float]:
-        """Steps until the held-out score has not grown for long: the best step, all scores and the last bound."""
+    ) -> tuple[int, tuple[float, ...]]:
+        """Steps until the held-out score has not grown for long: the best step, whose state is kept, and all scores."""
         optimiser, schedule = self.optimiser(steps, rate)
-        best, best_score, state, scores, bound = 0, -torch.inf, self.state(), [], 0.0
-        for step in range(steps):
-            bound = self.step(rows, optimiser, schedule, step)
-            if (step + 1) % _LOOK:
-                continue
+        best, scores, state = 0, [-torch.inf], self.state()
+        while self.steps < steps and (best == 0 or self.steps - best < patience):
+            for _ in range(min(_LOOK, steps - self.steps)):
+                self.step(rows, optimiser, schedule)
             score = held_out_score(self.model, self.likelihood, self.X[held_out], self.y[held_out])
+            if score > max(scores):
+                best, state = self.steps, self.state()
             scores.append(score)
-            if score > best_score:
-                best, best_score, state = step + 1, score, self.state()
-            elif step + 1 - best >= patience:
-                break
         self.modules.load_state_dict(state)
-        return best, scores, bound
+        return best, tuple(scores[1:])
 
     def state(self) -> dict[str, Any]:
         return copy.deepcopy(self.modules.state_dict())
 
-    def step(self, rows: Tensor, optimiser: torch.optim.Optimizer, schedule: Any, number: int) -> float:
+    def step(self, rows: Tensor, optimiser: torch.optim.Optimizer, schedule: Any) -> None:
         self.modules.train()
         chosen = rows if len(rows) <= self.batch else rows[torch.randint(len(rows), (self.batch,))]
         optimiser.zero_grad()
         base = random_samples(len(self.model.hidden) + 1, self.samples, len(chosen), self.X)
         bound: Tensor = self.mll(self.model(self.X[chosen], base), self.y[chosen])
-        if not bool(bound.isfinite()):
-            raise RuntimeError(f"training diverged: the bound is {float(bound)} in step {number + 1}; lower the learning rate")
+        self.steps, self.bound = self.steps + 1, float(bound.detach())
+        if not math.isfinite(self.bound):
+            raise RuntimeError(
+                f"training diverged: the bound is {self.bound} in step {self.steps}; lower the learning rate"
+            )
         (-bound).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
-        value = float(bound.detach())
-        self.show(number + 1, value)
-        return value
+        self.show(self.steps, self.bound)
 
 
 def held_out_score(model: DeepModel, likelihood: Any, X: Tensor, y: Tensor, samples: int = 20) -> float:
@@ -182,14 +182,9 @@ def held_out_score(model: DeepModel, likelihood: Any, X: Tensor, y: Tensor, samp
             density = likelihood.log_marginal(y, q)  # s x n
         else:
             density = torch.distributions.Normal(q.mean, (q.variance + likelihood.noise).sqrt()).log_prob(y)
-        return float(density.logsumexp(dim=0).mean()) - float(torch.tensor(float(len(density))).log())
+        return float(density.logsumexp(dim=0).mean()) - math.log(len(density))
 
 
-def _shown(progress: bool | Callable[[int, float], Any], steps: int) -> Callable[[int, float], Any]:
-    """What to call after each step."""
-    if callable(progress):
-        return progress
-    if not progress:
-        return lambda step, bound: None
-    line = StatusLine()
-    return lambda step, bound: line.show(f"step {step} of at most {steps}, bound {bound:.4g} per row")
+def _show(line: StatusLine | None, most: int, step: int, bound: float) -> None:
+    if line is not None:
+        line.show(f"step {step} of at most {most}, bound {bound:.4g} per row")

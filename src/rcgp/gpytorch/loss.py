@@ -91,7 +91,7 @@ class RCGPLikelihood(RowLikelihood):
     def log_marginal(
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
     ) -> Tensor:
-        """log N(y_i; m_i, v_i + σ²) of each row, summed over tasks: ``... x n``. A row far out is scored like any other."""
+        """log N(y_i; m_i, v_i + σ²) of each row, summed over tasks: ``... x n``. Outliers count as other rows do."""
         mean, variance = self._moments(function_dist)
         y = self._observed(observations, function_dist)
         density: Tensor = Normal(mean, (variance + self.noise.unsqueeze(-1)).sqrt()).log_prob(y)  # type: ignore[no-untyped-call]

@@ -47,8 +47,8 @@ class NoiseLawLikelihood(RowLikelihood):
     the exact model's: normal noise, and every fourth row an outlier.
 
     Args:
-        targets: all training targets, ``... x n``, or ``... x n x t`` for t tasks. Their number, median and robust spread
-            are kept: the density of outliers is centred on the median, five spreads wide before any data.
+        targets: all training targets, ``... x n``, or ``... x n x t`` for t tasks. Their number, median and robust
+            spread are kept: the density of outliers is centred on the median, five spreads wide before any data.
         law: a law to hold fixed, such as ``NoiseLaw.normal()``, which is ``GaussianLikelihood``. Default: learned.
         num_tasks: number t of tasks of a multitask model, each with its own noise and law. ``None``: one output.
         batch_shape: shape of a batch of independent models, each with its own noise and law.

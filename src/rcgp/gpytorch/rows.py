@@ -9,10 +9,10 @@ import torch
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
-from rcgp.models.defaults import above, robust_spreads
+from rcgp.models.defaults import NORMAL_MAD, above, robust_spreads
 from rcgp.models.validation import as_real_tensor, check_finite
 
-__all__ = ["RowLikelihood"]
+__all__ = ["RowLikelihood", "target_spread"]
 
 # Noise variance to begin with, in squared robust standard deviations of the targets: nearly all is noise, so that a
 # model that knows nothing yet takes few rows for outliers. It is GPyTorch's own, log 2, for standardised targets.
@@ -61,7 +61,7 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
             else torch.as_tensor(centre, dtype=rows.dtype, device=rows.device)
         )
         self.register_buffer("centre", _expanded(middle, shape, "centre"))
-        spread = robust_spreads(rows - middle.unsqueeze(-1))
+        spread = target_spread(rows - middle.unsqueeze(-1))
         self.register_buffer("spread", _expanded(spread, shape, "the targets"))
         self.register_parameter("raw_noise", torch.nn.Parameter(rows.new_zeros(shape)))
         if noise_prior is not None:
@@ -135,6 +135,16 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
             place = (~observations.isfinite()).nonzero()[0].tolist()
             raise ValueError(f"observations must be finite: entry {place} is not; leave the row out")
         return self._laid_out(observations, "observations")
+
+
+def target_spread(deviation: Tensor) -> Tensor:
+    """Standard deviation of ``... x n`` deviations of targets from their centre, which a quarter of them cannot break.
+
+    By their median size, or by the width of their middle half, whichever is larger: where half of the targets agree, as
+    on one side of a step, the median size is that of their noise, and the other half would begin as outliers.
+    """
+    low, high = deviation.quantile(deviation.new_tensor([0.25, 0.75]), dim=-1)
+    return torch.maximum(robust_spreads(deviation), (high - low) / (2.0 * NORMAL_MAD))
 
 
 def _expanded(values: Tensor, shape: torch.Size, name: str) -> Tensor:
