@@ -126,10 +126,9 @@ class DeepModel(DeepGP):  # type: ignore[misc]
         value = x
         for i, layer in enumerate(self.hidden):
             mean, variance = (part.mT for part in layer.moments(value))  # (s n) x o, in the first layer n x o
+            shape = (-1, n, mean.shape[-1])
             noise = base[i, ..., : mean.shape[-1]].expand(samples, n, -1)
-            value = (
-                mean.reshape(-1, n, mean.shape[-1]) + variance.sqrt().reshape(-1, n, mean.shape[-1]) * noise
-            ).reshape(samples * n, -1)
+            value = (mean.reshape(shape) + variance.sqrt().reshape(shape) * noise).reshape(samples * n, -1)
         mean, variance = (part.reshape(-1, n).expand(samples, n) for part in self.last.moments(value))
         return MultivariateNormal(mean, DiagLinearOperator(variance))
 
