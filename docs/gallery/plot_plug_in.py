@@ -74,7 +74,7 @@ def run(train_y: Tensor, likelihood: gpytorch.likelihoods.Likelihood) -> tuple[S
     for _ in range(EPOCHS):
         model.train()
         likelihood.train()
-        for rows in torch.randperm(len(train)).split(BATCH):
+        for rows in torch.randperm(len(train)).split(BATCH):  # type: ignore[no-untyped-call]
             optimiser.zero_grad()
             (-mll(model(X[train[rows]]), train_y[rows])).backward()
             optimiser.step()

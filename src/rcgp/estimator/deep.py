@@ -64,7 +64,7 @@ class FittedDeep:
         base = base_samples(len(self.model.hidden) + 1, _SAMPLES, self.X_scale)
         parts = []
         with torch.no_grad():
-            for block in self.standardised(X).split(_BLOCK):
+            for block in self.standardised(X).split(_BLOCK):  # type: ignore[no-untyped-call]
                 q = self.model(block, base)
                 parts.append(torch.stack([q.mean, q.variance.clamp_min(0.0)]))
         mean, variance = torch.cat(parts, dim=-1)

@@ -49,8 +49,8 @@ def rebuild_deep(estimator: Any, description: dict[str, Any], tensors: dict[str,
     m = tensors[_POINTS[layers == 1]].shape[-2]
     model = DeepModel(torch.eye(m, d, dtype=torch.float64), layers)
     likelihood = NoiseLawLikelihood(torch.zeros(len(rows), dtype=torch.float64))
-    units = [tensors[name] for name in _UNITS]
-    fitted = FittedDeep(model, likelihood, *units, float(description["y_centre"]), float(description["y_scale"]))
+    y_units = float(description["y_centre"]), float(description["y_scale"])
+    fitted = FittedDeep(model, likelihood, tensors["X_centre"], tensors["X_scale"], *y_units)
     for part in _PARTS:
         _load(getattr(fitted, part), part, tensors)
     _check(fitted, rows, tensors["outlier_probability"], d)

@@ -7,6 +7,8 @@ one layer and cannot lose its inputs on the way.
 
 from __future__ import annotations
 
+from typing import cast
+
 import gpytorch
 import torch
 from gpytorch.distributions import MultivariateNormal
@@ -125,7 +127,9 @@ class DeepModel(DeepGP):  # type: ignore[misc]
         samples, n = base.shape[-3], x.shape[-2]
         value = x
         for i, layer in enumerate(self.hidden):
-            mean, variance = (part.mT for part in layer.moments(value))  # (s n) x o, in the first layer n x o
+            mean, variance = (
+                part.mT for part in cast(_Layer, layer).moments(value)
+            )  # (s n) x o, in the first layer n x o
             shape = (-1, n, mean.shape[-1])
             noise = base[i, ..., : mean.shape[-1]].expand(samples, n, -1)
             value = (mean.reshape(shape) + variance.sqrt().reshape(shape) * noise).reshape(samples * n, -1)
@@ -140,7 +144,8 @@ def random_samples(layers: int, samples: int, rows: int, like: Tensor) -> Tensor
 
 def base_samples(layers: int, samples: int, like: Tensor) -> Tensor:
     """Standard normal samples, the same for each row and spread evenly: ``(layers - 1) x s x 1 x width``."""
-    engine = torch.quasirandom.SobolEngine(_WIDEST * max(layers - 1, 1), scramble=True, seed=0)
+    width = _WIDEST * max(layers - 1, 1)
+    engine = torch.quasirandom.SobolEngine(width, scramble=True, seed=0)  # type: ignore[no-untyped-call]
     uniform = engine.draw(samples, dtype=torch.float64).clamp(1e-6, 1.0 - 1e-6)
     normal: Tensor = torch.special.ndtri(uniform).to(like)
     return normal.reshape(samples, -1, 1, _WIDEST).transpose(0, 1)

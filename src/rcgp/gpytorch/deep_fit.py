@@ -86,7 +86,8 @@ def fit_deep(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         run = _Run(model, likelihood, X, y, batch, samples, objective, show)
-        best, scores, rows = steps, (), torch.arange(len(y))
+        best, rows = steps, torch.arange(len(y))
+        scores: tuple[float, ...] = ()
         if count < _LEAST_HELD_OUT:
             run.train(rows, steps, rate)
         else:
@@ -181,7 +182,7 @@ def held_out_score(model: DeepModel, likelihood: Any, X: Tensor, y: Tensor, samp
         if isinstance(likelihood, NoiseLawLikelihood):
             density = likelihood.log_marginal(y, q)  # s x n
         else:
-            density = torch.distributions.Normal(q.mean, (q.variance + likelihood.noise).sqrt()).log_prob(y)
+            density = torch.distributions.Normal(q.mean, (q.variance + likelihood.noise).sqrt()).log_prob(y)  # type: ignore[no-untyped-call]
         return float(density.logsumexp(dim=0).mean()) - math.log(len(density))
 
 

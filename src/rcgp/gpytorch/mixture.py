@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ class NoiseMixture(MixtureSameFamily):
     def __init__(self, shares: Tensor, mean: Tensor, variance: Tensor) -> None:
         self._shares = shares.expand_as(variance)
         parts = Normal(mean.unsqueeze(-1).expand_as(variance), variance.sqrt(), validate_args=False)
-        super().__init__(Categorical(probs=self._shares), parts, validate_args=False)  # type: ignore[no-untyped-call]
+        super().__init__(Categorical(probs=self._shares), parts, validate_args=False)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> NoiseMixture:
         """The same distributions with a larger batch shape."""
@@ -45,7 +45,7 @@ class NoiseMixture(MixtureSameFamily):
         level = torch.as_tensor(q, dtype=normal.loc.dtype, device=normal.loc.device)
         if not bool(((level > 0.0) & (level < 1.0)).all()):
             raise ValueError(f"q must hold probabilities in (0, 1), got {q!r}")
-        level = level.expand(torch.broadcast_shapes(level.shape, normal.loc.shape[:-1]))
+        level = level.expand(torch.broadcast_shapes(level.shape, normal.loc.shape[:-1]))  # type: ignore[no-untyped-call]
         return mixture_quantile(level, self._shares, normal.loc, normal.scale)
 
     def confidence_region(self) -> tuple[Tensor, Tensor]:
@@ -53,5 +53,4 @@ class NoiseMixture(MixtureSameFamily):
         return self.quantile(0.025), self.quantile(0.975)
 
     def _components(self) -> Normal:
-        normal: Normal = self.component_distribution
-        return normal
+        return cast(Normal, self.component_distribution)

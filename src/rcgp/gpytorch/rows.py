@@ -113,7 +113,7 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
         mean, variance = function_dist.mean, function_dist.variance
         own = torch.Size((*self.raw_noise.shape[:-1], 1))
         try:
-            torch.broadcast_shapes(mean.shape[: 1 - len(function_dist.event_shape) or None], own)
+            torch.broadcast_shapes(mean.shape[: 1 - len(function_dist.event_shape) or None], own)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             message = f"the likelihood has batch_shape {tuple(own[:-1])}, the function the shape {tuple(mean.shape)}"
             raise ValueError(f"{message}: they do not fit together") from error
@@ -124,8 +124,8 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
         shape = function_dist.mean.shape
         event = len(function_dist.event_shape)
         try:
-            fits = torch.broadcast_shapes(observations.shape, shape)[-event:] == shape[-event:]
-            fits = fits and observations.shape[-event:] == shape[-event:]
+            torch.broadcast_shapes(observations.shape, shape)  # type: ignore[no-untyped-call]
+            fits = observations.shape[-event:] == shape[-event:]
         except RuntimeError:
             fits = False
         if not fits:

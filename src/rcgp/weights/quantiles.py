@@ -25,4 +25,5 @@ def mixture_quantile(q: Tensor, shares: Tensor, mean: Tensor, std: Tensor) -> Te
         middle = 0.5 * (low + high)
         below = (shares * torch.special.ndtr((middle.unsqueeze(-1) - mean) / std)).sum(dim=-1) < q
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return 0.5 * (low + high)
+    quantile: Tensor = 0.5 * (low + high)
+    return quantile
