@@ -241,7 +241,8 @@ def table(part: str, methods: tuple[str, ...], reference: str) -> str:
                 of_method = [r for r in rows if (r["data"], r["kind"], r["method"]) == (name, kind, method)]
                 cells.append(geometric([r["error"] / clean[name, r["seed"]] for r in of_method]))
                 seeds |= {r["seed"] for r in of_method}
-            lines.append(f"| {name} | {kind} | {len(seeds)} | {' | '.join(cells)} |")
+            if all(cells):  # else the runs are not complete
+                lines.append(f"| {name} | {kind} | {len(seeds)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
