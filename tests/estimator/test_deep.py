@@ -57,7 +57,7 @@ def test_outliers_are_flagged_and_do_not_move_the_function(fitted):
 
 def test_quantiles_and_densities_are_those_of_the_mixture_over_samples(fitted):
     X = np.linspace(-1, 1, 5)[:, None]
-    grid = np.linspace(-300.0, 500.0, 16_001)
+    grid = np.linspace(-300.0, 500.0, 8_001)
     for x in X:
         density = np.exp(fitted.log_predictive_density(np.repeat(x[None], len(grid), axis=0), grid))
         step = grid[1] - grid[0]

@@ -149,7 +149,7 @@ class DeepRCGPRegressor(BaseRegressor):
     >>> X = np.linspace(-1, 1, 60)[:, None]
     >>> y = np.sign(X[:, 0])
     >>> y[10] += 5.0
-    >>> model = DeepRCGPRegressor(n_inducing=20, max_iter=300, random_state=0).fit(X, y)
+    >>> model = DeepRCGPRegressor(n_inducing=20, max_iter=150, random_state=0).fit(X, y)
     >>> np.flatnonzero(model.outliers_)
     array([10])
     """
