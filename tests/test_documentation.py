@@ -20,6 +20,7 @@ import rcgp
 from rcgp.cli import run
 
 ROOT = Path(__file__).resolve().parents[1]
+NEEDED = {"plot_real_outliers": "well_log.csv", "plot_plug_in": "protein.csv"}
 GALLERY = sorted((ROOT / "docs" / "gallery").glob("plot_*.py"))
 
 
@@ -67,6 +68,17 @@ def test_the_python_of_the_page_on_series_runs(capsys, tmp_path, monkeypatch):
     run_python("docs/series.md")
     assert capsys.readouterr().out == "[100 333 334]\nTrue\n"
     assert (tmp_path / "stream.rcgp").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
+def test_the_python_of_the_page_on_likelihoods_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_python("docs/plug_in.md")
+    text = capsys.readouterr().out
+    assert text.startswith("100\n")
+    assert str(np.arange(20))[1:-1] in text
+    assert (tmp_path / "deep.rcgp").exists()
 
 
 def test_the_readme_is_short():
@@ -195,8 +207,8 @@ def test_gallery_scripts_draw_their_figure(script, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     matplotlib.use("Agg")
-    if script.stem == "plot_real_outliers":
-        need_data(monkeypatch, "well_log.csv")
+    if script.stem in NEEDED:
+        need_data(monkeypatch, NEEDED[script.stem])
     drawn = []
     monkeypatch.setattr(plt, "show", lambda: drawn.extend(plt.get_fignums()))
     runpy.run_path(str(script), run_name="__main__")
@@ -260,7 +272,7 @@ def test_importing_the_package_imports_no_library_before_it_is_used():
 def test_every_public_name_is_documented():
     for name in rcgp.__all__:
         assert name == "__version__" or getattr(rcgp, name).__doc__
-    for room in ("weights", "training.objectives", "saving", "report", "table"):
+    for room in ("weights", "gpytorch", "training.objectives", "saving", "report", "table"):
         module = importlib.import_module(f"rcgp.{room}")
         for name in module.__all__:
             value = getattr(module, name)

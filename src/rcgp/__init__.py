@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rcgp.estimator import RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
+    from rcgp.estimator import DeepRCGPRegressor, RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
     from rcgp.estimator.series import RCGPSeries
     from rcgp.models import RCGP, MultiOutputRCGP, SparseRCGP, posterior_influence
     from rcgp.series import SpaceTimeRCGP, StateSpaceRCGP
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RCGP",
+    "DeepRCGPRegressor",
     "FitError",
     "FitReport",
     "MultiOutputRCGP",
@@ -49,7 +50,7 @@ __version__ = "0.2.0"
 
 # torch, GPyTorch and scikit-learn take seconds to import: each name is imported when it is first used.
 _ROOMS = {
-    "estimator": ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
+    "estimator": ("DeepRCGPRegressor", "RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
     "estimator.series": ("RCGPSeries",),
     "models": ("RCGP", "MultiOutputRCGP", "SparseRCGP", "posterior_influence"),
     "series": ("SpaceTimeRCGP", "StateSpaceRCGP"),
@@ -61,7 +62,7 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Called only when normal lookup fails."""
-    if name in _ROOMS or name == "core":
+    if name in _ROOMS or name in ("core", "gpytorch"):
         return import_module(f"rcgp.{name}")
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -50,6 +50,7 @@ from rcgp.weights.noise_law import (
 )
 
 __all__ = [
+    "FIRST_COUNTS",
     "PRIOR_COUNTS",
     "LearnedLaw",
     "evidence_of_all_normal",
@@ -59,15 +60,16 @@ __all__ = [
     "local_squares",
     "log_bound",
     "weigh_rows",
+    "width_of_outliers",
 ]
 
 #: Rows that the law has seen before any data: ten with normal noise, two of the tail, one outlier. With one and a half
 #: or three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by half a point.
 PRIOR_COUNTS = (10.0, 2.0, 1.0)
 
-# Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would take in the outliers
-# before anything else is known, and keep them. One outlier in two rows serves as well.
-_FIRST_COUNTS = (3.0, 0.0, 1.0)
+#: Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would take in the
+#: outliers before anything else is known, and keep them. One outlier in two rows serves as well.
+FIRST_COUNTS = (3.0, 0.0, 1.0)
 
 # Factor by which the width of the outliers' density may differ from the first one: no more is gained beyond ten.
 _WIDTHS = 10.0
@@ -129,7 +131,7 @@ def learn_law(
         steps: how many.
     """
     prior = residual.new_tensor(PRIOR_COUNTS)
-    counts = residual.new_tensor(_FIRST_COUNTS) if counts is None else counts
+    counts = residual.new_tensor(FIRST_COUNTS) if counts is None else counts
     first = residual.new_tensor(first_width)
     b = first if width is None else residual.new_tensor(width)
 
@@ -147,11 +149,22 @@ def learn_law(
 
 
 def _updated_width(rows: Responsibilities, width: Tensor, first: Tensor) -> Tensor:
-    """The half-width that the outliers suggest, and one more row at the first width."""
     far = (rows.far / rows.reach).square()
+    return width_of_outliers((rows.outlier * far).sum(), rows.outlier.sum(), width, first)
+
+
+def width_of_outliers(far: Tensor, outliers: Tensor, width: Tensor, first: Tensor) -> Tensor:
+    """The half-width that the outliers suggest, and one more row at the first width: ``...``.
+
+    Args:
+        far: ``...`` sums Σ_i ρ_io e_i² / (b² + e_i²).
+        outliers: ``...`` expected numbers of outliers Σ_i ρ_io.
+        width, first: ``...`` present and first half-width, b and b₀.
+    """
     own = 1.0 / (1.0 + (width / first).square())
-    mean = ((rows.outlier * far).sum() + own) / (rows.outlier.sum() + 1.0)
-    return (width * (2.0 * mean).sqrt()).clamp(first / _WIDTHS, first * _WIDTHS)
+    mean = (far + own) / (outliers + 1.0)
+    updated = width * (2.0 * mean).sqrt()
+    return torch.minimum(torch.maximum(updated, first / _WIDTHS), first * _WIDTHS)
 
 
 def _updated_noise(rows: Responsibilities, noise: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The robust GP for practitioners: scikit-learn's contract, kernels of either library, saved models."""
 
+from rcgp.estimator.deep import DeepRCGPRegressor
 from rcgp.estimator.output import FLAG_RULE, NoiseLawWarning
 from rcgp.estimator.regressor import RCGPRegressor
 from rcgp.estimator.saved import load
@@ -8,6 +9,7 @@ from rcgp.saving import SavedModelError
 
 __all__ = [
     "FLAG_RULE",
+    "DeepRCGPRegressor",
     "IntervalWarning",
     "NoiseLawWarning",
     "RCGPRegressor",

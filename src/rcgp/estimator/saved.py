@@ -17,6 +17,7 @@ import sklearn.gaussian_process.kernels as sk
 from torch import Tensor, nn
 
 from rcgp.estimator.kernels import known_kernels
+from rcgp.estimator.saved_deep import describe_deep, rebuild_deep
 from rcgp.estimator.saved_exact import describe_exact, describe_series, rebuild_exact, rebuild_series
 from rcgp.estimator.saved_parts import collect, under
 from rcgp.estimator.saved_sparse import describe_sparse, rebuild_sparse
@@ -27,6 +28,7 @@ __all__ = ["load", "load_with_table", "save"]
 # Module of the class, and functions that describe and rebuild the fitted model, for each kind of estimator. A class is
 # imported when it is needed: that of series wants numba.
 _KINDS: dict[str, tuple[str, Any, Any]] = {
+    "DeepRCGPRegressor": ("rcgp.estimator.deep", describe_deep, rebuild_deep),
     "RCGPRegressor": ("rcgp.estimator.regressor", describe_exact, rebuild_exact),
     "RCGPSeries": ("rcgp.estimator.series", describe_series, rebuild_series),
     "SparseRCGPRegressor": ("rcgp.estimator.sparse", describe_sparse, rebuild_sparse),
@@ -55,7 +57,7 @@ def save(estimator: Any, path: str | os.PathLike[str], table: dict[str, Any] | N
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model that ``save`` of :class:`RCGPRegressor`, :class:`SparseRCGPRegressor` or ``RCGPSeries`` wrote.
+    """Read a model that ``save`` of one of the regressors, or of ``RCGPSeries``, wrote.
 
     Its predictions are the same to the bit. Nothing in the file is executed: it holds text and numbers only.
 

@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 
 from rcgp.weights.functions import WeightFunction, smallest_weight
+from rcgp.weights.quantiles import mixture_quantile
 
 __all__ = [
     "FLAGGED",
@@ -80,9 +81,6 @@ _SMALLEST_GAP = 1e-12
 
 # Rows that are worked on at a time: 2 MB of numbers for each component.
 _BLOCK = 2**16
-
-# Steps of a bisection for quantiles: 2⁻⁶⁰ of the bracket is beyond the digits of a number.
-_BISECTIONS = 60
 
 
 @dataclass(frozen=True)
@@ -165,14 +163,7 @@ class NoiseLaw:
         if self.is_normal:
             return normal * (variance + noise).sqrt()
         std = (variance.unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(q)).sqrt()
-        shares = q.new_tensor(self.good_shares)
-        ends = torch.stack([normal * std[..., 0], normal * std[..., -1]])  # those of the narrowest and widest scale
-        low, high = ends.amin(dim=0), ends.amax(dim=0)
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            below = (shares * torch.special.ndtr(middle.unsqueeze(-1) / std)).sum(dim=-1) < q
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return 0.5 * (low + high)
+        return mixture_quantile(q, q.new_tensor(self.good_shares), torch.zeros_like(std), std)
 
     def __str__(self) -> str:
         if self.is_normal:

@@ -1,0 +1,178 @@
+"""A GPyTorch likelihood with the learned noise law: any variational or deep GP becomes robust by one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gpytorch
+import torch
+from gpytorch.distributions import MultivariateNormal
+from torch import Tensor
+
+from rcgp.core.expected_law import expected_responsibilities
+from rcgp.core.noise_law import FIRST_COUNTS, PRIOR_COUNTS, width_of_outliers
+from rcgp.gpytorch.mixture import NoiseMixture
+from rcgp.gpytorch.rows import RowLikelihood
+from rcgp.weights.noise_law import (
+    OUTLIER_WIDTH,
+    SCALES,
+    NoiseLaw,
+    Responsibilities,
+    by_component,
+    responsibilities,
+    spread_tail,
+)
+
+__all__ = ["NoiseLawLikelihood"]
+
+_Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Responsibilities]
+
+
+class NoiseLawLikelihood(RowLikelihood):
+    """Noise that may be normal, heavy-tailed or have outliers: the learned noise law as a likelihood of GPyTorch.
+
+    In place of ``GaussianLikelihood()`` in a script for variational or deep GPs::
+
+        likelihood = NoiseLawLikelihood(train_y)
+
+    With q(f_i) = N(m_i, v_i), ``expected_log_prob`` is the closed bound log Σ_k π_k exp(E log p_k(y_i | f_i)) of
+    :mod:`rcgp.core.expected_law`, without quadrature; ``log_marginal`` is exact. Noise variance σ² is a parameter for
+    the optimiser. The shares of the law and the width of outliers are not: in training mode each batch of b rows
+    updates them exactly, as expectation and maximisation do, with the prior of the exact model. With N rows in all,
+
+        n ← n + (b / N) (N · mean of ρ over the batch − n),        π ∝ n + prior counts,
+
+    so that the law remembers about one epoch; with all rows in one batch it is a step of the exact model. It begins as
+    the exact model's: normal noise, and every fourth row an outlier.
+
+    Args:
+        targets: all training targets, ``... x n``, or ``... x n x t`` for t tasks. Their number, median and robust
+            spread are kept: the density of outliers is centred on the median, five spreads wide before any data.
+        law: a law to hold fixed, such as ``NoiseLaw.normal()``, which is ``GaussianLikelihood``. Default: learned.
+        num_tasks: number t of tasks of a multitask model, each with its own noise and law. ``None``: one output.
+        batch_shape: shape of a batch of independent models, each with its own noise and law.
+        centre: centre of the density of outliers, the prior mean. Default: median of the targets.
+        noise: noise variance to start from. Default: 0.69 squared spreads.
+        noise_prior: prior of the noise variance.
+        noise_constraint: its constraint. Default: positive, on a logarithmic scale.
+    """
+
+    counts: Tensor
+    far: Tensor
+    width: Tensor
+
+    def __init__(
+        self,
+        targets: Tensor,
+        law: NoiseLaw | None = None,
+        *,
+        num_tasks: int | None = None,
+        batch_shape: torch.Size = torch.Size(),  # noqa: B008
+        centre: float | Tensor | None = None,
+        noise: float | Tensor | None = None,
+        noise_prior: gpytorch.priors.Prior | None = None,
+        noise_constraint: gpytorch.constraints.Interval | None = None,
+    ) -> None:
+        super().__init__(targets, num_tasks, batch_shape, centre, noise, noise_prior, noise_constraint)
+        self.law = law
+        ones = torch.ones_like(self.spread)
+        first = self.spread.new_tensor(FIRST_COUNTS)
+        self.register_buffer("counts", ones.unsqueeze(-1) * first * (self.num_rows / first.sum()))  # ... x t x 3
+        self.register_buffer("far", 0.5 * self.counts[..., -1])
+        self.register_buffer("width", OUTLIER_WIDTH * self.spread if law is None else ones * law.width)
+
+    @property
+    def log_shares(self) -> Tensor:
+        """log π of each scale and, last, of outliers: ``... x t x 5``."""
+        if self.law is not None:
+            return self.law.log_shares(self.counts)
+        total = self.counts + self.counts.new_tensor(PRIOR_COUNTS)
+        return spread_tail(total / total.sum(dim=-1, keepdim=True)).log()
+
+    @property
+    def noise_law(self) -> NoiseLaw | list[NoiseLaw]:
+        """The law at present; a list of laws for several tasks or a batch."""
+        flat = self.log_shares.expand(*self.width.shape, -1).exp().reshape(-1, len(SCALES) + 1).tolist()
+        widths = self.width.reshape(-1).tolist()
+        laws = [
+            NoiseLaw(tuple(shares), outliers, width) for (*shares, outliers), width in zip(flat, widths, strict=True)
+        ]
+        return laws[0] if len(laws) == 1 else laws
+
+    def expected_log_prob(
+        self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Bound on E log p(y_i | f_i) of each row, summed over tasks: ``... x n``. Updates the law in training mode."""
+        return self._log_density(expected_responsibilities, observations, function_dist)
+
+    def log_marginal(
+        self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """log E p(y_i | f_i) of each row, summed over tasks: ``... x n``. Updates the law in training mode."""
+        return self._log_density(responsibilities, observations, function_dist)
+
+    def marginal(self, function_dist: MultivariateNormal, *args: Any, **kwargs: Any) -> NoiseMixture:
+        """Distribution of new observations that are no outliers, given the one of f."""
+        mean, variance = self._moments(function_dist)
+        return self._mixture(mean, variance)
+
+    def forward(self, function_samples: Tensor, *args: Any, **kwargs: Any) -> NoiseMixture:
+        """Distribution of observations that are no outliers, given values of f."""
+        mean = self._laid_out(function_samples, "the function")
+        return self._mixture(mean, torch.zeros_like(mean))
+
+    def responsibilities(self, observations: Tensor, function_dist: MultivariateNormal) -> Responsibilities:
+        """Which component of the law each observation comes from, given the prediction of f.
+
+        Tensors inside are ``... x t x n`` and ``... x t x n x 5``, with t = 1 for one output.
+        """
+        return self._rows(responsibilities, observations, function_dist)
+
+    def outlier_probability(self, observations: Tensor, function_dist: MultivariateNormal) -> Tensor:
+        """Probability that each observation is an outlier or has noise of the widest scale, in the shape of f.
+
+        The prediction should not follow the observation. A sparse or deep model follows no single row for long, so its
+        training rows may be judged by its own predictions.
+        """
+        return self._restored(self.responsibilities(observations, function_dist).outlier_probability)
+
+    def weights(self, observations: Tensor, function_dist: MultivariateNormal) -> Tensor:
+        """Weight w̃ = E[s⁻²]^½ of each observation, in the shape of f: 1 counts in full, 0 is an outlier."""
+        return self._restored(self.responsibilities(observations, function_dist).weight)
+
+    def _rows(self, step: _Step, observations: Tensor, function_dist: MultivariateNormal) -> Responsibilities:
+        mean, variance = self._moments(function_dist)
+        y = self._observed(observations, function_dist)
+        centre = self.centre.unsqueeze(-1)
+        return step(y - centre, mean - centre, variance, self.noise.unsqueeze(-1), self.log_shares, self.width)
+
+    def _log_density(self, step: _Step, observations: Tensor, function_dist: MultivariateNormal) -> Tensor:
+        rows = self._rows(step, observations, function_dist)
+        if self.training and self.law is None and torch.is_grad_enabled():
+            self._update(rows)
+        return rows.log_density.sum(dim=-2)
+
+    @torch.no_grad()
+    def _update(self, rows: Responsibilities) -> None:
+        """The law after one more batch. Samples of a deep GP, leading axes, count as one."""
+        found = torch.cat(
+            [by_component(rows.share), (rows.outlier * (rows.far / rows.reach).square()).unsqueeze(-1)], dim=-1
+        ).mean(dim=-2)  # ... x t x 4
+        while found.ndim > self.counts.ndim:
+            found = found.mean(dim=0)
+        step = min(1.0, rows.residual.shape[-1] / self.num_rows)
+        # New tensors: the backward pass still needs the old ones.
+        self.counts = torch.lerp(self.counts, self.num_rows * found[..., :-1].expand_as(self.counts), step)
+        self.far = torch.lerp(self.far, self.num_rows * found[..., -1].expand_as(self.far), step)
+        first = OUTLIER_WIDTH * self.spread
+        self.width = width_of_outliers(self.far, self.counts[..., -1], self.width, first)
+
+    def _mixture(self, mean: Tensor, variance: Tensor) -> NoiseMixture:
+        noise = self.noise.unsqueeze(-1).unsqueeze(-1) * self.noise.new_tensor(SCALES).square()  # ... x t x 1 x 4
+        total = variance.unsqueeze(-1) + noise  # ... x t x n x 4
+        shares = self.log_shares[..., :-1].softmax(dim=-1).unsqueeze(-2).expand_as(total)
+        mean = mean.expand(total.shape[:-1])
+        if self.num_tasks is None:
+            return NoiseMixture(shares.squeeze(-3), mean.squeeze(-2), total.squeeze(-3))
+        return NoiseMixture(shares.transpose(-2, -3), mean.mT, total.transpose(-2, -3))
