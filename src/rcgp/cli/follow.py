@@ -49,10 +49,10 @@ def judge_lines(stream: Stream, lines: Iterable[bytes], output: TextIO, form: Cs
             text = _decoded(line, form.encoding or "utf-8").removeprefix("\ufeff" if number == 1 else "")
             if not text.strip():
                 continue
-            cells = _cells(text.rstrip("\r\n"), form)
-            if number == 1 and _is_header(follower, *cells, form):
+            time, value = _cells(text.rstrip("\r\n"), form)
+            if number == 1 and _is_header(follower, time, value, form):
                 continue
-            answers = _judged(follower, *cells, form, number)
+            answers = _judged(follower, time, value, form, number)
         except ValueError as error:  # a TableError is one
             answers = [_error(error, number)]
         output.writelines(json.dumps(answer) + "\n" for answer in answers)
