@@ -76,7 +76,10 @@ class MarkovRCGP(RCGP):
     def signal_evidence(self, pseudo: PseudoData) -> Tensor:
         """ℓ, the part of the evidence of pseudo-data that involves the kernel; differentiable. Cost O(n)."""
         order, axis = self._axis()
-        return evidence(self._terms(), axis, pseudo.target[order], pseudo.root_precision[order], *self._loadings())
+        z, s = pseudo.target, pseudo.root_precision
+        if not axis.as_given:
+            z, s = z[order], s[order]
+        return evidence(self._terms(), axis, z, s, *self._loadings())
 
     def nearest_rows(self) -> Tensor:
         """The training row that is nearest in time to each row, ``n``."""
@@ -129,6 +132,7 @@ class MarkovRCGP(RCGP):
             keys = (self.train_y.numpy(),) if place is None else (self.train_y.numpy(), place)
             order = np.lexsort((*keys, t.numpy()))
             axis = Axis(t.numpy()[order], None if place is None else place[order])
+            axis.as_given = bool((order == np.arange(len(order))).all())
             self._ordered = self.train_X, torch.from_numpy(order), axis
         return self._ordered[1:]
 
