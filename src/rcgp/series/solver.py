@@ -183,7 +183,7 @@ class StateSpace:
             results = mean[rows], variance[rows], d_A, d_Q, d_H, gradient
             self.passes.backward(*own, m0, P0, *store, lam, Lam, *results)
             if gradient:
-                self._contract(stretch, Q, d_A, d_Q, d_coefficients, d_thetas)
+                self._contract(stretch, A, Q, d_A, d_Q, d_coefficients, d_thetas)
         if gradient:
             unit = self.prior(float(axis.times[0]), np.ones_like(self.coefficients))
             # Observations of 1e300: the search sees that the gradient is not finite.
@@ -208,7 +208,7 @@ class StateSpace:
         return values
 
     def _contract(
-        self, stretch: Stretch, Q: Array, d_A: Array, d_Q: Array, d_coefficients: Array, d_thetas: Array
+        self, stretch: Stretch, A: Array, Q: Array, d_A: Array, d_Q: Array, d_coefficients: Array, d_thetas: Array
     ) -> None:
         """Add derivatives by the parameters, given those by A and Q."""
         if self.copies > 1:
@@ -223,6 +223,7 @@ class StateSpace:
             stretch.times,
             d_A,
             d_Q,
+            A[:, : self.flat],
             Q[:, : self.flat],
             d_coefficients,
             d_thetas,
