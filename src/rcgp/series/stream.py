@@ -142,12 +142,12 @@ class Stream:
         self._normal = float(torch.special.ndtri(torch.tensor(0.5 + 0.5 * self.coverage, dtype=torch.float64)))
         D, flat = len(self._h), sum(block**2 for block in self._blocks)
         self._step = compiled_step(self._blocks)
-        A, Q = np.zeros((1, flat)), np.zeros((1, flat))
-        A[0, -1] = 1.0  # the level stays
+        inner, A, Q = np.zeros((2, 1, flat - 1)), np.zeros(flat), np.zeros(flat)
+        A[-1] = 1.0  # the level stays
         self._gap, self._now, self._answer = np.zeros(1), np.zeros(1), np.zeros(5)
         room = np.empty((2, D)), np.empty((2, D, D))
         self._arguments = (
-            self._ends, self._kinds, self._coefficients, self._thetas, self._gap, self._now, A, Q,
+            self._ends, self._kinds, self._coefficients, self._thetas, self._gap, self._now, inner, A, Q,
             self._h, self._law, self._m, self._P, self._sum, *room, self._answer,
         )  # fmt: skip
 

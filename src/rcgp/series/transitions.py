@@ -135,20 +135,24 @@ def _factor(kind: int, theta: float, gap: float, c: float, g: int, o: int, a: Ma
 
 
 @njit(cache=True)
-def _factor_slope(kind: int, theta: float, gap: float, f: int, a: Matrix, q: Matrix) -> None:
-    """Derivatives of a and q of a factor by its parameter, in place: the rate of a Matérn kernel, or a frequency."""
-    q[f] = 0.0
+def _one_factor(kind: int, theta: float, gap: float, f: int, a: Matrix, q: Matrix) -> None:
+    """:func:`_factor` of a product, compiled once: rows f."""
+    _factor(kind, theta, gap, 1.0, f, 0, a, q)
+
+
+@njit(cache=True)
+def _factor_slope(kind: int, theta: float, gap: float, f: int, a: Matrix, by_a: Matrix, by_q: Matrix) -> None:
+    """Derivatives of a and q of a factor by its parameter: the rate of a Matérn kernel, or a frequency; rows f."""
+    for i in range(DIMENSIONS[kind] ** 2):
+        by_a[f, i], by_q[f, i] = 0.0, 0.0
     if kind == COSINE:
-        cosine, sine = gap * a[f, 0], gap * a[f, 2]
-        a[f, 0], a[f, 1], a[f, 2], a[f, 3] = -sine, -cosine, cosine, -sine
+        by_a[f, 0], by_a[f, 1], by_a[f, 2], by_a[f, 3] = -gap * a[f, 2], -gap * a[f, 0], gap * a[f, 0], -gap * a[f, 2]
     elif kind < COSINE and theta * gap < _FAR:
-        d, own = kind + 1, a[f : f + 1].copy()
+        d = kind + 1
         for i in range(d):
             for j in range(d):
-                by_a, by_q = _matern_slope(kind, i, j, 0, 0, own)
-                a[f, i * d + j], q[f, i * d + j] = gap * by_a, gap * by_q
-    else:
-        a[f] = 0.0
+                slope_a, slope_q = _matern_slope(kind, i, j, f, 0, a)
+                by_a[f, i * d + j], by_q[f, i * d + j] = gap * slope_a, gap * slope_q
 
 
 @njit(cache=True)
@@ -213,7 +217,7 @@ def fill(
         else:
             for g in range(gaps.size):
                 for f in range(first, last):
-                    _factor(kinds[f], thetas[f], gaps[g], 1.0, f, 0, a, q)
+                    _one_factor(kinds[f], thetas[f], gaps[g], f, a, q)
                     _prior(kinds[f], times[g], f, p)
                 _chain(first, last, kinds, coefficients[t], a, q, p, work)
                 for i in range(square):
@@ -295,11 +299,18 @@ def contract(
         elif kind == 2:
             grad_thetas[first] += _by_rate(2, thetas[first], c, gaps, offset, A, grad_A, grad_Q)
         else:
-            _contract_factors(
-                first, last, kinds, c, thetas, gaps, times, offset, square, grad_A, grad_Q, grad_thetas
-            )
+            _contract_factors(first, last, kinds, c, thetas, gaps, times, offset, square, grad_A, grad_Q, grad_thetas)
         offset += square
         first = last
+
+
+@njit(cache=True)
+def _swap(f: int, a: Matrix, by_a: Matrix, q: Matrix, by_q: Matrix, p: Matrix, by_p: Matrix) -> None:
+    """Exchange rows f of a factor's a, q and p with those of their derivatives."""
+    for i in range(9):
+        a[f, i], by_a[f, i] = by_a[f, i], a[f, i]
+        q[f, i], by_q[f, i] = by_q[f, i], q[f, i]
+        p[f, i], by_p[f, i] = by_p[f, i], p[f, i]
 
 
 @njit(cache=True)
@@ -319,19 +330,19 @@ def _contract_factors(
 ) -> None:
     """:func:`contract` for the parameters of a term of any factors: each replaced by its derivative in turn."""
     a, q, p = np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9))
-    work, kept = np.empty((6, grad_A.shape[1])), np.empty((3, 9))
+    by_a, by_q, by_p = np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9))
+    work = np.empty((6, grad_A.shape[1]))
     for g in range(gaps.size):
         for f in range(first, last):
-            _factor(kinds[f], thetas[f], gaps[g], 1.0, f, 0, a, q)
+            _one_factor(kinds[f], thetas[f], gaps[g], f, a, q)
             _prior(kinds[f], times[g], f, p)
         for f in range(first, last):
             if kinds[f] == LINEAR:
                 continue
-            kept[0], kept[1], kept[2] = a[f], q[f], p[f]
-            _factor_slope(kinds[f], thetas[f], gaps[g], f, a, q)
-            p[f] = 0.0
+            _factor_slope(kinds[f], thetas[f], gaps[g], f, a, by_a, by_q)
+            _swap(f, a, by_a, q, by_q, p, by_p)  # p does not depend on the parameter: its derivative is zero
             _chain(first, last, kinds, c, a, q, p, work)
-            a[f], q[f], p[f] = kept[0], kept[1], kept[2]
+            _swap(f, a, by_a, q, by_q, p, by_p)
             for i in range(square):
                 grad_thetas[f] += grad_A[g, offset + i] * work[0, i] + grad_Q[g, offset + i] * work[1, i]
 
