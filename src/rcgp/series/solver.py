@@ -1,9 +1,9 @@
 """Linear-time inference for a state-space kernel: the evidence with its gradient, and leave-one-out, in O(n).
 
 Rows are worked through in stretches of time whose transitions fit into the processor's cache. The forward pass keeps
-the predictions of all rows for the backward pass where they fit into 64 MB. Else it keeps the state before each stretch,
-and the backward pass computes a stretch's predictions again. So memory is O(n) for inputs and results, and for nothing
-else, whatever the size of the state.
+the predictions of all rows for the backward pass where they fit into 64 MB. Otherwise it keeps the state before each
+stretch, and the backward pass computes the predictions again. So memory is O(n) for inputs and results, whatever the
+size of the state.
 """
 
 from __future__ import annotations

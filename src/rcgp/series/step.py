@@ -118,16 +118,8 @@ def quantile(v, law):
 def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
     """One step of a stream, for a state of these blocks, the last of which is the level."""
     passes = compiled(blocks, False)
-    predict, observe = passes.predict, passes.observe
+    predict, observe, assign = passes.predict, passes.observe, passes.assign
     D = sum(blocks)
-
-    @register_jitable(inline="always")
-    def assign(m, P, to_m, to_P):
-        """Copy a state. Entry by entry: numba compiles an assignment of arrays for a second or two."""
-        for i in range(D):
-            to_m[i] = m[i]
-            for j in range(D):
-                to_P[i, j] = P[i, j]
 
     @register_jitable
     def take(e, h, law, m, P, room):
