@@ -179,7 +179,7 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                 for c in range(D):
                     Lam[r, c] += h[r] * h[c] * c0 - gain * (h[r] * u[c] + u[r] * h[c])
 
-    @register_jitable(inline="always")
+    @register_jitable
     def unpredict(A, lam, Lam, t, AL):
         """λ⁻ and Λ⁻ ↦ Aᵀλ⁻ and AᵀΛ⁻A."""
         for q in range(N):
@@ -230,7 +230,7 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                     grad_A[o + r * d + c] += total
                     grad_Q[o + r * d + c] += 0.5 * W[s + r, s + c]
 
-    @register_jitable(inline="always")
+    @register_jitable
     def assign(m, P, to_m, to_P):
         """Copy a state, entry by entry: an assignment of arrays takes numba seconds to compile."""
         for r in range(D):
