@@ -65,7 +65,7 @@ class Clock:
         return self._numbers(values)
 
     def number(self, time: Any) -> float:
-        """One time as a number, as :meth:`numbers` has it. Floats and ``datetime`` objects take a microsecond or two."""
+        """One time as a number, as :meth:`numbers` has it. A float or ``datetime`` takes about a microsecond."""
         if type(time) is float and not self.dates and math.isfinite(time):
             return time - float(self.origin)
         if getattr(time, "nanosecond", 1) == 0:  # a timestamp of pandas
@@ -81,7 +81,7 @@ class Clock:
         """The origin as a ``datetime``; ``None`` for numbers, and dates with parts of a microsecond."""
         if not self.dates or (moment := np.datetime64(str(self.origin))).astype("M8[us]") != moment:
             return None
-        first = moment.astype("M8[us]").item()
+        first: datetime.datetime = moment.astype("M8[us]").item()
         return first if self.zone is None else first.replace(tzinfo=datetime.UTC)
 
     def times(self, numbers: NDArray[np.float64]) -> Any:

@@ -206,15 +206,15 @@ class Stream:
     def refit(self, times: Any, values: ArrayLike, *, progress: Any = False) -> FitReport:
         """Learn hyperparameters and noise law from recent values, and go on after the last of them.
 
-        Afterwards the stream is that of a new model, fitted to these values alone as the first one was: the same
-        settings, or for a ``StateSpaceRCGP`` its kernel from the current hyperparameters on. Level, count of values and
-        a suspected shift start anew, too. The stream itself keeps no values: its memory is constant, and only the
-        caller knows how far back they are still like those to come. Cost O(n); while it lasts, a :meth:`copy` can be
-        refitted instead, and then be given the values that have come in.
+        Afterwards the stream is that of a new model, fitted to these values alone with the settings of the first one;
+        for a ``StateSpaceRCGP`` the search starts from the current hyperparameters. Level, number of values and a
+        suspected shift are reset. The stream stores no values, so that its memory is constant, and only the caller
+        knows how far back they resemble those to come. Cost O(n). To keep judging values meanwhile, refit a
+        :meth:`copy`, then feed it the values that have arrived since.
 
         Args:
             times: ``n`` times, in any order, of the same kind as those of the stream. The last one must not be before
-                the stream's last, or values in between would be forgotten.
+                the stream's last, or values in between would be lost.
             values: ``n`` values; NaN is a missing one. Outliers may be among them.
             progress: as for :func:`rcgp.fit_robust`.
 
