@@ -164,7 +164,7 @@ def test_its_slope_is_that_of_weighted_least_squares():
     likelihood = NoiseLawLikelihood(y, law, noise=0.3).eval()
     mean = q.mean.clone().requires_grad_()
     likelihood.expected_log_prob(y, MultivariateNormal(mean, q.covariance_matrix)).sum().backward()
-    shares, width = likelihood.log_shares, likelihood.width.squeeze()
+    shares, width = likelihood.log_shares.reshape(1, -1), likelihood.width.reshape(1)
     rows = expected_responsibilities(y, q.mean, q.variance, likelihood.noise, shares, width)
     torch.testing.assert_close(mean.grad, rows.precision * (y - q.mean) / 0.3)
 
@@ -177,7 +177,8 @@ def test_at_the_exact_posterior_the_bound_is_the_exact_models():
     y[[4, 11]] += torch.tensor([4.0, -3.0], dtype=DOUBLE)
     K = torch.exp(-0.5 * (X[:, None] - X) ** 2 / 0.6**2)
     likelihood = NoiseLawLikelihood(y, LAW, noise=noise, centre=0.0).eval()
-    shares, width, sigma2 = likelihood.log_shares, likelihood.width.squeeze().clone(), torch.tensor(noise, dtype=DOUBLE)
+    shares, width = likelihood.log_shares.reshape(1, -1), likelihood.width.reshape(1).clone()
+    sigma2 = torch.tensor(noise, dtype=DOUBLE)
     precision = torch.ones(n, dtype=DOUBLE)
     for _ in range(300):
         noises = torch.diag(sigma2 / precision)

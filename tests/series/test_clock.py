@@ -117,3 +117,33 @@ def test_a_column_of_a_frame_is_read_by_its_values():
 def test_durations_that_are_none_are_refused(value):
     with pytest.raises(ValueError, match="duration such as"):
         duration(value, "period")
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize("origin", ["2025-01-01", "1969-12-31T23:59:59.250001", "2025-03-30T00:59:59.123456789"])
+def test_one_time_is_the_same_number_as_among_others(zone, origin):
+    clock, _ = Clock.of(pd.DatetimeIndex([origin], tz=zone))
+    moments = [
+        "1950-06-01T03:04:05.6",
+        "2025-03-30T04:00:00.000001",
+        "2025-10-26T00:30",
+        "2025-10-27T01:02:03.123456789",
+    ]
+    index = pd.DatetimeIndex(moments, tz=zone)
+    numbers = clock.numbers(index)
+    assert [clock.number(moment) for moment in index] == numbers.tolist()
+    assert [clock.number(moment.to_pydatetime(warn=False)) for moment in index[:3]] == numbers[:3].tolist()
+    if zone is None:
+        assert [clock.number(moment) for moment in index.to_numpy()] == numbers.tolist()
+    for other in (pd.Timestamp("2025-01-01", tz=None if zone else "UTC"), 3.0, pd.NaT):
+        with pytest.raises(ValueError, match="times"):
+            clock.number(other)
+
+
+@pytest.mark.parametrize("first", [0.5, 3, 1_700_000_000_000_000_001])
+def test_whole_times_are_as_far_from_the_first_as_floats(first):
+    clock, _ = Clock.of([first, first + 1])
+    assert clock.numbers([first + 7]).tolist() == [clock.number(first + 7)] == [7.0]
+    whole = int(first) + 64  # exact as a float, up to the digits that it has
+    assert clock.numbers([whole])[0] == whole - first
+    assert clock.number(float(whole)) == clock.numbers([float(whole)])[0]

@@ -5,11 +5,12 @@ import math
 import pickle
 import struct
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
 
-from rcgp import RCGPSeries, SavedModelError, StateSpaceRCGP, fit_robust
+from rcgp import RCGPSeries, SavedModelError, StateSpaceRCGP, fit_robust, load
 from rcgp.series import Stream
 from rcgp.series.process import SeriesProcess
 from rcgp.series.step import judge, law_numbers, quantile
@@ -253,3 +254,100 @@ def test_a_stream_needs_a_constant_mean():
     model = StateSpaceRCGP(torch.from_numpy(t), torch.from_numpy(y), mean="linear")
     with pytest.raises(ValueError, match="a trend belongs in the kernel"):
         model.stream()
+
+
+def recent(model, n=150, noise=0.3):
+    """Values after those of the model, rougher and with outliers, and a few more."""
+    random = np.random.default_rng(9)
+    t = float(model.train_X.max()) + np.sort(random.uniform(0.0, n / 10.0, n))
+    y = 4.0 + np.sin(2.0 * t) + noise * random.standard_normal(n)
+    y[[30, 70]] -= 9.0
+    y[20] = np.nan
+    return t[:-10], y[:-10], t[-10:], y[-10:]
+
+
+def assert_same_answers(first, second, times, values):
+    for t, y in zip(times, values, strict=True):
+        assert struct.pack("4d2?", *first.update(t, y)) == struct.pack("4d2?", *second.update(t, y))
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_refitted_stream_is_that_of_a_model_of_these_values(model, tmp_path, restored):
+    t, y, new_t, new_y = recent(model)
+    stream = model.stream(coverage=0.9)
+    stream.update_many(t, y)
+    if restored:
+        stream.save(tmp_path / "stream.rcgp")
+        stream = Stream.load(tmp_path / "stream.rcgp")
+    order = np.random.default_rng(0).permutation(len(t))
+    report = stream.refit(t[order], y[order])
+    t, y = t[order], y[order]
+    twin = StateSpaceRCGP(torch.from_numpy(t), torch.from_numpy(y), kernel=copy.deepcopy(model.kernel))
+    assert report.hyperparameters == fit_robust(twin).hyperparameters
+    assert stream.law == twin.noise_law != model.noise_law
+    assert stream.last_time == t.max()
+    assert_same_answers(stream, twin.stream(coverage=0.9), new_t, new_y)
+
+
+@pytest.mark.filterwarnings("ignore:.*they are taken for errors:rcgp.estimator.NoiseLawWarning")
+@pytest.mark.parametrize("dates", [False, True])
+def test_a_refitted_stream_of_an_estimator_is_that_of_a_new_fit(tmp_path, dates):
+    t, y = make_series(160)
+    y[100:108] = y[100]
+    if dates:
+        t = np.datetime64("2025-03-01T00:00", "ns") + (t * 60e9).astype("timedelta64[ns]")
+    settings = {"mean": "zero", "stuck": True, "random_state": 3, "n_restarts": 1}
+    RCGPSeries(**settings).fit(t[:60], y[:60]).save(tmp_path / "series.rcgp")
+    stream = load(tmp_path / "series.rcgp").stream()
+    stream.update_many(t[60:130], y[60:130])
+    stream.save(tmp_path / "stream.rcgp")
+    stream = Stream.load(tmp_path / "stream.rcgp")
+    stream.refit(t[70:140], y[70:140])  # among them some that it has not seen yet
+    twin = RCGPSeries(**settings).fit(t[70:140], y[70:140]).stream()
+    assert stream.last_time == twin.last_time == t[139]
+    assert stream.repetition == twin.repetition
+    assert_same_answers(stream, twin, t[140:], y[140:])
+
+
+def test_a_fixed_noise_and_a_mean_of_ones_own_are_kept(model):
+    t, y, *_ = recent(model)
+    mean = gpytorch.means.ConstantMean().double()
+    own = StateSpaceRCGP(model.train_X, model.train_y, noise=0.25, mean=mean)
+    own.raw_noise.requires_grad_(False)
+    stream = own.stream()
+    report = stream.refit(t, y)
+    assert report.hyperparameters["noise"] == pytest.approx([0.25])
+    assert report.hyperparameters["mean.constant"] == pytest.approx([4.0], abs=0.5)
+    assert mean.constant.item() == 0.0  # the caller's module is not touched
+
+
+def test_a_refit_that_fails_changes_nothing(model, monkeypatch):
+    t, y, new_t, new_y = recent(model)
+    stream, twin = model.stream(), model.stream()
+    for each in (stream, twin):
+        each.update_many(t, y)
+    for times, values, message in [
+        (t[:-1], y[:-1], "must reach the last one of the stream"),
+        ([], [], "must reach the last one of the stream"),
+        (t, y[:-1], "one length"),
+        (np.where(t == t[3], np.inf, t), y, "finite"),
+        (t, np.where(t == t[3], np.inf, y), "must be numbers"),
+        (t, np.full(len(t), np.nan), "no observation"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            stream.refit(times, values)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stream.refit(t, y, progress=interrupt)
+    assert_same_answers(stream, twin, new_t, new_y)
+
+
+def test_a_stream_of_dates_is_refitted_with_dates():
+    t = np.datetime64("2025-03-01T00:00") + np.arange(60).astype("timedelta64[h]")
+    y = np.sin(np.arange(60) / 4.0)
+    stream = RCGPSeries(mean="zero").fit(t, y).stream()
+    with pytest.raises(ValueError, match="must be dates, as in the fit"):
+        stream.refit(np.arange(60.0), y)

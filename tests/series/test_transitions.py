@@ -179,9 +179,9 @@ def test_contract_is_the_derivative_of_transitions(name):
     space, gaps, step = space_of(coefficient, factors), GAPS[:9], mpmath.mpf(10) ** -40
     random = np.random.default_rng(0)
     by_A, by_Q = random.standard_normal((2, len(gaps), space.flat))
-    _, Q = space.fill(gaps, START + gaps)
+    A, Q = space.fill(gaps, START + gaps)
     found_coefficients, found_thetas = np.zeros(1), np.zeros(len(factors))
-    rows = gaps, START + gaps, by_A, by_Q, Q, found_coefficients, found_thetas
+    rows = gaps, START + gaps, by_A, by_Q, A, Q, found_coefficients, found_thetas
     contract(space.ends, space.kinds, space.coefficients, space.thetas, *rows)
 
     def total(coefficient, factors):

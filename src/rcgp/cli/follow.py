@@ -1,7 +1,8 @@
 """``rcgp series --follow``: new values from standard input, one JSON line for each on standard output.
 
-A row is ``time,value``, as in a CSV file without a header; an empty value is a missing one. A row that cannot be read
-gives a line with an error, and changes nothing.
+A row is ``time,value``, as in a CSV file; an empty value is a missing one. A row that cannot be read gives a line with
+an error, and changes nothing. So does a row that goes back in time, but a single wrong time, such as 2042 for 2024,
+does not end the stream: see :class:`_Follower`.
 """
 
 from __future__ import annotations
@@ -28,37 +29,83 @@ __all__ = ["follow", "judge_lines"]
 
 def follow(model: RCGPSeries, options: SeriesOptions, messages: Console) -> None:
     """Judge the rows of standard input until it ends or the user interrupts."""
-    stream = model.stream(options.coverage)
-    assert isinstance(stream, Stream)
-    names = [options.time or "", *(options.target or [""])]
     messages.print("reading rows 'time,value' from standard input", markup=False)
     try:
-        judge_lines(stream, sys.stdin.buffer, sys.stdout, csv_format(options), names)
+        judge_lines(model.stream(options.coverage), sys.stdin.buffer, sys.stdout, csv_format(options))
     except KeyboardInterrupt:
         messages.print("interrupted")
 
 
-def judge_lines(
-    stream: Stream, lines: Iterable[bytes], output: TextIO, form: CsvFormat, names: Iterable[str] = ()
-) -> None:
+def judge_lines(stream: Stream, lines: Iterable[bytes], output: TextIO, form: CsvFormat) -> None:
     """Write one JSON line for each row, at once: time, value, and what :meth:`Stream.update` says of it.
 
-    Blank lines, and a first line that is the header, are skipped. A row that cannot be read or is refused gives
-    ``{"error": ..., "line": ...}``, and the stream goes on.
+    Blank lines are skipped, and so is a header: a first line of two cells neither of which can be read. A row that
+    cannot be read or is refused gives ``{"error": ..., "line": ...}``, and the stream goes on. So does a row that is
+    taken back.
     """
+    follower = _Follower(stream)
     for number, line in enumerate(lines, start=1):
         try:
             text = _decoded(line, form.encoding or "utf-8").removeprefix("\ufeff" if number == 1 else "")
             if not text.strip():
                 continue
             time, value = _cells(text.rstrip("\r\n"), form)
-            if number == 1 and [time.strip(), value.strip()] == list(names):
+            if number == 1 and _is_header(follower, time, value, form):
                 continue
-            answer = _judged(stream, time, value, form)
+            answers = _judged(follower, time, value, form, number)
         except ValueError as error:  # a TableError is one
-            answer = {"error": printable(" ".join(str(error).split())), "line": number}
-        output.write(json.dumps(answer) + "\n")
+            answers = [_error(error, number)]
+        output.writelines(json.dumps(answer) + "\n" for answer in answers)
         output.flush()
+
+
+class _Follower:
+    """A stream that a single wrong time does not end.
+
+    A row whose time is before that of the last row is refused: it is late, or the last row has a wrong time. If the
+    next row, too, lies before the last one, and the two are in order and not before the row that preceded it, they are
+    two against one: the last row is taken back, and the stream goes on with the new one. Should the two have been late
+    after all, two rows are lost, as many as without this rule.
+
+    Args:
+        stream: changed by each row.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        assert stream.clock is not None
+        self._clock, self._stream = stream.clock, stream
+        self._before: Stream | None = None  # the stream before the last row
+        # Times of the row before the last one, of the last one, and of one that was refused since then.
+        self._earlier, self._last, self._late = -math.inf, self._clock.number(stream.last_time), math.inf
+        self._line = 0  # of the last row; 0 for the history
+
+    def time(self, text: str, form: CsvFormat) -> Any:
+        """A time like those of the stream. Raises TableError for any other text."""
+        return time_of(text, form, dates=self._clock.dates, zoned=self._clock.zone is not None)
+
+    def update(self, when: Any, y: float, line: int) -> list[dict[str, Any]]:
+        """What the stream says of a row, after a notice if the row before it is taken back.
+
+        Raises:
+            ValueError: for a row that is refused.
+        """
+        t, notices = self._clock.number(when), []
+        if t < self._last:
+            if self._before is None or t < self._late:
+                self._late = t if t >= self._earlier else math.inf
+                place = f"in line {self._line}" if self._line else "at the end of the history"
+                raise ValueError(f"times must not decrease: {when} comes after {self._stream.last_time} {place}")
+            notices = [_error(f"taken back: its time, {self._stream.last_time}, is after the next two", self._line)]
+            self._stream, self._last = self._before, self._earlier
+        before = self._stream.copy()
+        result = self._stream.update(when, y)
+        self._before, self._earlier, self._last, self._late, self._line = before, self._last, t, math.inf, line
+        probability = None if math.isnan(result.probability) else result.probability
+        return [*notices, result._asdict() | {"probability": probability}]
+
+
+def _error(message: object, line: int) -> dict[str, Any]:
+    return {"error": printable(" ".join(str(message).split())), "line": line}
 
 
 def _decoded(line: bytes, encoding: str) -> str:
@@ -80,16 +127,21 @@ def _cells(text: str, form: CsvFormat) -> list[str]:
     return cells
 
 
-def _judged(stream: Stream, time: str, value: str, form: CsvFormat) -> dict[str, Any]:
-    """The row, and what the stream says of it."""
-    clock = stream.clock
-    assert clock is not None
-    when = time_of(time, form, dates=clock.dates, zoned=clock.zone is not None)
-    y = number_of(value, form)
-    result = stream.update(when, y)
-    return {
-        "time": time.strip() if clock.dates else when,
-        "value": None if math.isnan(y) else y,
-        **result._asdict(),
-        "probability": None if math.isnan(result.probability) else result.probability,
-    }
+def _is_header(follower: _Follower, time: str, value: str, form: CsvFormat) -> bool:
+    """Whether neither cell can be read."""
+    try:
+        follower.time(time, form)
+    except TableError:
+        try:
+            number_of(value, form)
+        except TableError:
+            return True
+    return False
+
+
+def _judged(follower: _Follower, time: str, value: str, form: CsvFormat, line: int) -> list[dict[str, Any]]:
+    """The row, and what the stream says of it; before it a notice, if there is one."""
+    when, y = follower.time(time, form), number_of(value, form)
+    *notices, found = follower.update(when, y, line)
+    row = {"time": when if isinstance(when, float) else time.strip(), "value": None if math.isnan(y) else y}
+    return [*notices, row | found]

@@ -39,20 +39,20 @@ def expected_responsibilities(
         residual: ``... x n`` residuals e = y − m(x).
         mean, variance: ``... x n`` mean m and variance v of f(x_i) under q, relative to the prior mean.
         noise: ``... x n`` noise variance σ² of each row, or broadcasting with it.
-        log_shares: ``... x 5`` log π of the scales and, last, of outliers.
-        width: ``...`` half-width b of the density of outliers.
+        log_shares: ``... x 1 x 5`` log π of the scales and, last, of outliers.
+        width: ``... x 1`` half-width b of the density of outliers.
 
     Returns:
         Responsibilities whose ``log_density`` is the bound on E log p(y_i | f_i).
     """
     residual, mean, variance, noise = torch.broadcast_tensors(residual, mean, variance, noise)  # type: ignore[no-untyped-call]
     blank = torch.empty_like(residual)
-    rows = Responsibilities(blank, blank, residual, residual - mean, variance, noise, width.unsqueeze(-1))
+    rows = Responsibilities(blank, blank, residual, residual - mean, variance, noise, width)
     limit = torch.finfo(residual.dtype).max ** 0.4  # divided before it is squared: 1e300 has no square
     std = noise.sqrt()
     squares = (rows.deviation / std).clamp(-limit, limit).square() + variance / noise
     scales = residual.new_tensor(SCALES).unsqueeze(-1)  # 4 x 1
     good = -0.5 * math.log(2.0 * math.pi) - (std.unsqueeze(-2) * scales).log()
     good = good - 0.5 * squares.unsqueeze(-2) / scales.square()  # ... x 4 x n
-    terms = torch.cat([good, rows.log_outlier.unsqueeze(-2)], dim=-2) + log_shares.unsqueeze(-1)
+    terms = torch.cat([good, rows.log_outlier.unsqueeze(-2)], dim=-2) + log_shares.mT
     return rows._replace(share=terms.softmax(dim=-2).mT, log_density=terms.logsumexp(dim=-2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from rcgp.estimator.series_fit import fit_column
 from rcgp.series import StateSpaceRCGP, Stream
 from rcgp.series.clock import Clock
 from rcgp.series.kernels import groups_of
-from rcgp.series.stuck import Repetition
+from rcgp.series.settings import SeriesSettings
 
 __all__ = ["Component", "Forecast", "RCGPSeries"]
 
@@ -173,15 +174,15 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             t, y = t.index, t
         self._check_parameters()
         clock, numbers = Clock.of(t, "t")
+        settings = self._settings(clock, check_random_state(self.random_state))
         values = _values(y, len(numbers))
         precision = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
-        seed = check_random_state(self.random_state).randint(2**31 - 1)
         outputs = []
         for number, column in enumerate(values.reshape(len(values), -1).T):
             if np.isnan(column).all() and values.ndim == 2:
                 raise ValueError(f"column {repr(names[number]) if names else number} of y has no observation")
-            output = fit_column(self, clock, numbers, column, precision, int(seed))
+            output = fit_column(settings, self.periods, numbers, column, precision, self.progress)
             warn(output.report, output.doubts)
             outputs.append(output)
         gaps = np.diff(np.unique(numbers))
@@ -294,7 +295,8 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def stream(self, coverage: float = 0.95) -> Stream:
         """The filter after the last training row, to be fed with new values: :class:`rcgp.series.Stream`.
 
-        For one column; :meth:`streams` has one for each of several.
+        For one column; :meth:`streams` has one for each of several. Its ``refit`` fits recent values with the
+        parameters of this estimator.
         """
         check_is_fitted(self)
         self._single("a stream")
@@ -303,12 +305,9 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def streams(self, coverage: float = 0.95) -> list[Stream]:
         """A stream for each column."""
         check_is_fitted(self)
-        streams = []
-        for model in self.models_:
-            order = torch.argsort(model.train_X[:, 0], stable=True)
-            repetition = Repetition.of(model.train_y[order].numpy()) if self.stuck else None
-            streams.append(Stream(model, coverage, self.clock_, repetition))
-        return streams
+        fixed = isinstance(self.random_state, int | np.integer)  # a generator is not to be moved on
+        settings = self._settings(self.clock_, check_random_state(self.random_state) if fixed else None)
+        return [Stream(model, coverage, self.clock_, settings) for model in self.models_]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, atomically; :func:`rcgp.load` reads it."""
@@ -332,6 +331,20 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise TypeError(f"periods must be a list such as ['1D', '7D'], got {self.periods!r}")
         if self.kernel is not None and len(self.periods):
             raise ValueError("periods are for the default kernel: put a PeriodicKernel into the one you give")
+
+    def _settings(self, clock: Clock, random: np.random.RandomState | None) -> SeriesSettings:
+        """How to fit: the parameters, with periods as numbers and a seed drawn, if there is a generator."""
+        return SeriesSettings(
+            kernel=copy.deepcopy(self.kernel),
+            mean=copy.deepcopy(self.mean),
+            periods=tuple(clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods)),
+            harmonics=int(self.harmonics),
+            learned=self.weight == "learned",
+            stuck=bool(self.stuck),
+            restarts=int(self.n_restarts),
+            max_iterations=int(self.max_iter),
+            seed=None if random is None else int(random.randint(2**31 - 1)),
+        )
 
     def _set_fitted(
         self, outputs: Sequence[Output], clock: Clock, names: list[str] | None, last: float, gap: float

@@ -145,7 +145,8 @@ class NoiseLawLikelihood(RowLikelihood):
         mean, variance = self._moments(function_dist)
         y = self._observed(observations, function_dist)
         centre = self.centre.unsqueeze(-1)
-        return step(y - centre, mean - centre, variance, self.noise.unsqueeze(-1), self.log_shares, self.width)
+        law = self.log_shares.unsqueeze(-2), self.width.unsqueeze(-1)
+        return step(y - centre, mean - centre, variance, self.noise.unsqueeze(-1), *law)
 
     def _log_density(self, step: _Step, observations: Tensor, function_dist: MultivariateNormal) -> Tensor:
         rows = self._rows(step, observations, function_dist)

@@ -6,6 +6,8 @@ Dates become seconds after the first one. Only numpy is needed: an index of pand
 from __future__ import annotations
 
 import datetime
+import functools
+import math
 import re
 import sys
 import zoneinfo
@@ -63,8 +65,24 @@ class Clock:
         return self._numbers(values)
 
     def number(self, time: Any) -> float:
-        """One time as a number."""
+        """One time as a number, as :meth:`numbers` has it. A float or ``datetime`` takes about a microsecond."""
+        if type(time) is float and not self.dates and math.isfinite(time):
+            return time - float(self.origin)
+        if getattr(time, "nanosecond", 1) == 0:  # a timestamp of pandas
+            time = time.to_pydatetime(warn=False)
+        first = self._first
+        if type(time) is datetime.datetime and first is not None and (time.tzinfo is None) == (self.zone is None):
+            gap = time.replace(microsecond=0) - first.replace(microsecond=0)
+            return gap.days * 86400.0 + gap.seconds + (time.microsecond / 1e6 - first.microsecond / 1e6)
         return float(self.numbers([time] if np.ndim(time) == 0 else time)[0])
+
+    @functools.cached_property
+    def _first(self) -> datetime.datetime | None:
+        """The origin as a ``datetime``; ``None`` for numbers, and dates with parts of a microsecond."""
+        if not self.dates or (moment := np.datetime64(str(self.origin))).astype("M8[us]") != moment:
+            return None
+        first: datetime.datetime = moment.astype("M8[us]").item()
+        return first if self.zone is None else first.replace(tzinfo=datetime.UTC)
 
     def times(self, numbers: NDArray[np.float64]) -> Any:
         """Numbers as times: floats, ``datetime64`` or, with a time zone, an index of pandas where that is loaded."""
@@ -87,7 +105,10 @@ class Clock:
         return float(value)
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        if not self.dates:  # integers are subtracted as such: nanoseconds since 1970 have more digits than a float
+        if not self.dates:
+            if isinstance(self.origin, float):
+                return values.astype(np.float64) - self.origin
+            # Integers are subtracted as such: nanoseconds since 1970 have more digits than a float.
             return np.asarray(values - values.dtype.type(self.origin), dtype=np.float64)
         first = np.datetime64(str(self.origin))
         seconds, origin = values.astype("datetime64[s]"), first.astype("datetime64[s]")
@@ -167,6 +188,8 @@ def _parse(values: NDArray[Any], name: str) -> tuple[NDArray[Any], str | None]:
                 raise ValueError
             else:
                 zones.add("")
+            if hasattr(value, "to_datetime64"):  # of pandas, with nanoseconds
+                value = value.to_datetime64()
             numbers.append(np.datetime64(value, "ns"))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} cannot be read as a date in row {row}: {value!r}") from error

@@ -44,6 +44,7 @@ class Passes(NamedTuple):
 
     predict: Callable[..., Any]
     observe: Callable[..., Any]
+    assign: Callable[..., Any]
     forward: Callable[..., Any]
     backward: Callable[..., Any]
 
@@ -108,26 +109,29 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                 for j in range(d):
                     new_P[s + i, s + j] += Q[o + i * d + j]
 
-    @register_jitable(inline="always")
-    def observe(h, z, w, m, P, Ph):
-        """Update m and P by an observation of squared precision w; return e, p and D."""
-        p = 0.0
-        e = z
+    @register_jitable
+    def read(h, m, P, Ph):
+        """P h; and return h·m and p = hPh."""
+        f, p = 0.0, 0.0
         if single:
             for i in range(D):
                 Ph[i] = P[i, 0]
-            p = max(P[0, 0], 0.0)
-            e -= m[0]
+            f, p = m[0], P[0, 0]
         else:
             for i in range(D):
                 total = 0.0
                 for j in range(D):
                     total += P[i, j] * h[j]
                 Ph[i] = total
-            for i in range(D):
-                p += h[i] * Ph[i]
-                e -= h[i] * m[i]
-            p = max(p, 0.0)
+                p += h[i] * total
+                f += h[i] * m[i]
+        return f, max(p, 0.0)
+
+    @register_jitable(inline="always")
+    def observe(h, z, w, m, P, Ph):
+        """Update m and P by an observation of squared precision w; return e and D."""
+        f, p = read(h, m, P, Ph)
+        e = z - f
         scale = 1.0 + w * p
         gain = w / scale
         for i in range(D):
@@ -145,7 +149,94 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                     error -= P[i, j] * h[j]
                 for j in range(D):
                     P[i, j] += error * Ph[j] * gain
-        return e, p, scale
+        return e, scale
+
+    @register_jitable(inline="always")
+    def unobserve(h, e, scale, gain, a, b, Ph, u, lam, Lam, k, t):
+        """λ⁺ and Λ⁺ ↦ λ⁻ and Λ⁻, given Ph and u = Λ⁺Ph."""
+        if single:
+            # The first column of I − k hᵀ is (1/D, −k₂, …).
+            for r in range(D):
+                k[r] = -gain * Ph[r]
+            k[0] = 1.0 / scale
+            total = 0.0
+            for r in range(D):
+                total += k[r] * lam[r]
+            lam[0] = total - gain * e
+            total = 0.0
+            for r in range(D):
+                t[r] = 0.0
+                for c in range(D):
+                    t[r] += Lam[r, c] * k[c]
+                total += k[r] * t[r]
+            for r in range(D):
+                Lam[0, r] = Lam[r, 0] = t[r]
+            Lam[0, 0] = total + gain
+        else:
+            c0 = gain * (1.0 + gain * a)
+            for r in range(D):
+                lam[r] -= h[r] * gain * (b + e)
+                for c in range(D):
+                    Lam[r, c] += h[r] * h[c] * c0 - gain * (h[r] * u[c] + u[r] * h[c])
+
+    @register_jitable
+    def unpredict(A, lam, Lam, t, AL):
+        """λ⁻ and Λ⁻ ↦ Aᵀλ⁻ and AᵀΛ⁻A."""
+        for q in range(N):
+            d, s, o = (D, 0, 0) if N == 1 else (sizes[q], starts[q], flats[q])
+            for r in range(d):
+                total = 0.0
+                for j in range(d):
+                    total += A[o + j * d + r] * lam[s + j]
+                t[s + r] = total
+                for c in range(D):
+                    total = 0.0
+                    for j in range(d):
+                        total += A[o + j * d + r] * Lam[s + j, c]
+                    AL[s + r, c] = total
+        for q in range(N):
+            d, s, o = (D, 0, 0) if N == 1 else (sizes[q], starts[q], flats[q])
+            for r in range(D):
+                lam[r] = t[r]
+                for c in range(d):
+                    if s + c <= r:
+                        total = 0.0
+                        for j in range(d):
+                            total += AL[r, s + j] * A[o + j * d + c]
+                        Lam[r, s + c] = total
+                        Lam[s + c, r] = total
+
+    @register_jitable(inline="always")
+    def add_by_transition(A, m, P, lam, Lam, W, AP, grad_A, grad_Q):
+        """Add ∂ℓ/∂A = W A P − λ mᵀ and ∂ℓ/∂Q = ½ W, W = λλᵀ − Λ, for a transition from the state (m, P)."""
+        for r in range(D):
+            for c in range(D):
+                W[r, c] = lam[r] * lam[c] - Lam[r, c]
+        for q in range(N):
+            d, s, o = (D, 0, 0) if N == 1 else (sizes[q], starts[q], flats[q])
+            for r in range(d):
+                for c in range(D):
+                    total = 0.0
+                    for j in range(d):
+                        total += A[o + r * d + j] * P[s + j, c]
+                    AP[s + r, c] = total
+        for q in range(N):
+            d, s, o = (D, 0, 0) if N == 1 else (sizes[q], starts[q], flats[q])
+            for r in range(d):
+                for c in range(d):
+                    total = -lam[s + r] * m[s + c]
+                    for j in range(D):
+                        total += W[s + r, j] * AP[j, s + c]
+                    grad_A[o + r * d + c] += total
+                    grad_Q[o + r * d + c] += 0.5 * W[s + r, s + c]
+
+    @register_jitable
+    def assign(m, P, to_m, to_P):
+        """Copy a state, entry by entry: an assignment of arrays takes numba seconds to compile."""
+        for r in range(D):
+            to_m[r] = m[r]
+            for c in range(D):
+                to_P[r, c] = P[r, c]
 
     @njit(cache=True, fastmath=fast)
     def forward(A, Q, which, H, place, z, w, m, P, store_m, store_P, score):
@@ -166,16 +257,10 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
         for i in range(z.size):
             if which[i] >= 0:
                 predict(A[which[i]], Q[which[i]], m, P, new_m, new_P, AP)
-                for r in range(D):
-                    m[r] = new_m[r]
-                    for c in range(D):
-                        P[r, c] = new_P[r, c]
+                assign(new_m, new_P, m, P)
             if keep:
-                for r in range(D):
-                    store_m[i, r] = m[r]
-                    for c in range(D):
-                        store_P[i, r, c] = P[r, c]
-            e, _, scale = observe(H[place[i]], z[i], w[i], m, P, Ph)
+                assign(m, P, store_m[i], store_P[i])
+            e, scale = observe(H[place[i]], z[i], w[i], m, P, Ph)
             if score:
                 value -= 0.5 * (math.log(scale) + w[i] * e * e / scale)
         return value
@@ -216,31 +301,12 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
         m, P, AP, W = np.empty(D), np.empty((D, D)), np.empty((D, D)), np.empty((D, D))
         for i in range(z.size - 1, -1, -1):
             h = H[place[i]]
-            for r in range(D):
-                m[r] = store_m[i, r]
-                for c in range(D):
-                    P[r, c] = store_P[i, r, c]
-            p = 0.0
-            f = 0.0
-            if single:
-                for r in range(D):
-                    Ph[r] = P[r, 0]
-                p, f = Ph[0], m[0]
-            else:
-                for r in range(D):
-                    total = 0.0
-                    for c in range(D):
-                        total += P[r, c] * h[c]
-                    Ph[r] = total
-                for r in range(D):
-                    p += h[r] * Ph[r]
-                    f += h[r] * m[r]
-            p = max(p, 0.0)
+            assign(store_m[i], store_P[i], m, P)
+            f, p = read(h, m, P, Ph)
             e = z[i] - f
             scale = 1.0 + w[i] * p
             gain = w[i] / scale
-            b = 0.0
-            a = 0.0
+            a, b = 0.0, 0.0
             for r in range(D):
                 total = 0.0
                 for c in range(D):
@@ -250,31 +316,7 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                 b += Ph[r] * lam[r]
             mean[i] = f + (w[i] * e * a - scale * b) / (scale + w[i] * a)
             variance[i] = max((scale * p - a) / (scale + w[i] * a), 0.0)
-            if single:
-                # The first column of I − k hᵀ is (1/D, −k₂, …).
-                for r in range(D):
-                    k[r] = -gain * Ph[r]
-                k[0] = 1.0 / scale
-                total = 0.0
-                for r in range(D):
-                    total += k[r] * lam[r]
-                lam[0] = total - gain * e
-                total = 0.0
-                for r in range(D):
-                    t[r] = 0.0
-                    for c in range(D):
-                        t[r] += Lam[r, c] * k[c]
-                    total += k[r] * t[r]
-                for r in range(D):
-                    Lam[0, r] = Lam[r, 0] = t[r]
-                Lam[0, 0] = total + gain
-            else:
-                c0 = gain * (1.0 + gain * a)
-                for r in range(D):
-                    for c in range(D):
-                        Lam[r, c] += h[r] * h[c] * c0 - gain * (h[r] * u[c] + u[r] * h[c])
-                for r in range(D):
-                    lam[r] -= h[r] * gain * (b + e)
+            unobserve(h, e, scale, gain, a, b, Ph, u, lam, Lam, k, t)
             if gradient and not single:
                 # By h: α E[x] − s² Cov[x] h, of the state given all rows, m − P λ⁻ and P⁺ − P⁺ Λ⁺ P⁺ with P⁺h = Ph / D.
                 alpha = w[i] * (z[i] - mean[i]) / (1.0 + w[i] * variance[i])
@@ -288,62 +330,12 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
             if g < 0:
                 continue
             if gradient:
-                # The state after the row before.
-                if i > 0:
-                    for r in range(D):
-                        m[r] = store_m[i - 1, r]
-                        for c in range(D):
-                            P[r, c] = store_P[i - 1, r, c]
+                if i > 0:  # the state after the row before
+                    assign(store_m[i - 1], store_P[i - 1], m, P)
                     observe(H[place[i - 1]], z[i - 1], w[i - 1], m, P, Ph)
                 else:
-                    for r in range(D):
-                        m[r] = m0[r]
-                        for c in range(D):
-                            P[r, c] = P0[r, c]
-                for r in range(D):
-                    for c in range(D):
-                        W[r, c] = lam[r] * lam[c] - Lam[r, c]
-                for q in range(N):
-                    d, s, o = (D, 0, 0) if N == 1 else (sizes[q], starts[q], flats[q])
-                    for r in range(d):
-                        for c in range(D):
-                            total = 0.0
-                            for j in range(d):
-                                total += A[g, o + r * d + j] * P[s + j, c]
-                            AP[s + r, c] = total
-                for q in range(N):
-                    d, s, o = (D, 0, 0) if N == 1 else (sizes[q], starts[q], flats[q])
-                    for r in range(d):
-                        for c in range(d):
-                            total = -lam[s + r] * m[s + c]
-                            for j in range(D):
-                                total += W[s + r, j] * AP[j, s + c]
-                            grad_A[g, o + r * d + c] += total
-                            grad_Q[g, o + r * d + c] += 0.5 * W[s + r, s + c]
-            # λ⁺ = Aᵀ λ⁻ and Λ⁺ = Aᵀ Λ⁻ A.
-            for q in range(N):
-                d, s, o = (D, 0, 0) if N == 1 else (sizes[q], starts[q], flats[q])
-                for r in range(d):
-                    total = 0.0
-                    for j in range(d):
-                        total += A[g, o + j * d + r] * lam[s + j]
-                    t[s + r] = total
-                    for c in range(D):
-                        total = 0.0
-                        for j in range(d):
-                            total += A[g, o + j * d + r] * Lam[s + j, c]
-                        AP[s + r, c] = total
-            for r in range(D):
-                lam[r] = t[r]
-            for q in range(N):
-                d, s, o = (D, 0, 0) if N == 1 else (sizes[q], starts[q], flats[q])
-                for r in range(D):
-                    for c in range(d):
-                        if s + c <= r:
-                            total = 0.0
-                            for j in range(d):
-                                total += AP[r, s + j] * A[g, o + j * d + c]
-                            Lam[r, s + c] = total
-                            Lam[s + c, r] = total
+                    assign(m0, P0, m, P)
+                add_by_transition(A[g], m, P, lam, Lam, W, AP, grad_A[g], grad_Q[g])
+            unpredict(A[g], lam, Lam, t, AP)
 
-    return Passes(predict, observe, forward, backward)
+    return Passes(predict, observe, assign, forward, backward)

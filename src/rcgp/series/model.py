@@ -7,7 +7,7 @@ gradient by a Kalman filter and one pass back: O(n) in place of O(n³), and exac
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gpytorch
 import numpy as np
@@ -26,8 +26,10 @@ from rcgp.series.defaults import default_series_kernel
 from rcgp.series.kernels import HARMONICS, Term, terms_of
 from rcgp.series.process import SeriesProcess, sorted_pseudo
 from rcgp.series.solver import Axis, StateSpace, evidence
-from rcgp.series.stream import Stream
 from rcgp.weights import Constant, WeightFunction
+
+if TYPE_CHECKING:
+    from rcgp.series.stream import Stream
 
 __all__ = [
     "MarkovRCGP",
@@ -74,7 +76,10 @@ class MarkovRCGP(RCGP):
     def signal_evidence(self, pseudo: PseudoData) -> Tensor:
         """ℓ, the part of the evidence of pseudo-data that involves the kernel; differentiable. Cost O(n)."""
         order, axis = self._axis()
-        return evidence(self._terms(), axis, pseudo.target[order], pseudo.root_precision[order], *self._loadings())
+        z, s = pseudo.target, pseudo.root_precision
+        if not axis.as_given:
+            z, s = z[order], s[order]
+        return evidence(self._terms(), axis, z, s, *self._loadings())
 
     def nearest_rows(self) -> Tensor:
         """The training row that is nearest in time to each row, ``n``."""
@@ -127,6 +132,7 @@ class MarkovRCGP(RCGP):
             keys = (self.train_y.numpy(),) if place is None else (self.train_y.numpy(), place)
             order = np.lexsort((*keys, t.numpy()))
             axis = Axis(t.numpy()[order], None if place is None else place[order])
+            axis.as_given = bool((order == np.arange(len(order))).all())
             self._ordered = self.train_X, torch.from_numpy(order), axis
         return self._ordered[1:]
 
@@ -204,6 +210,8 @@ class StateSpaceRCGP(MarkovRCGP):
             sample_weight=None if precision is None else precision[observed],
         )
         self.harmonics = harmonics
+        #: The name of the prior mean, if it was given by name.
+        self.named_mean = mean if isinstance(mean, str) else None
         #: Which of the given rows are observed, those of ``train_X`` and ``train_y``: ``n``.
         self.observed = observed
 
@@ -251,6 +259,8 @@ class StateSpaceRCGP(MarkovRCGP):
 
     def stream(self, coverage: float = 0.95) -> Stream:
         """The filter after the last training row, to be fed with new values: see :class:`rcgp.series.Stream`."""
+        from rcgp.series.stream import Stream  # which builds models
+
         return Stream(self, coverage)
 
     def process(self) -> SeriesProcess:

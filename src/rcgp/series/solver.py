@@ -1,8 +1,9 @@
 """Linear-time inference for a state-space kernel: the evidence with its gradient, and leave-one-out, in O(n).
 
-Rows are worked through in stretches of time that fit into the processor's cache. The forward pass keeps the state
-before each stretch; the backward pass computes a stretch's transitions and predictions again. So memory is O(n) for
-inputs and results and nothing else, whatever the size of the state.
+Rows are worked through in stretches of time whose transitions fit into the processor's cache. The forward pass keeps
+the predictions of all rows for the backward pass where they fit into 64 MB. Otherwise it keeps the state before each
+stretch, and the backward pass computes the predictions again. So memory is O(n) for inputs and results, whatever the
+size of the state.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ __all__ = ["Axis", "Moments", "StateSpace", "evidence"]
 
 Array = NDArray[np.float64]
 
-# Numbers that a stretch holds: 2 MB, which a core's cache does.
-_STRETCH = 2**18
+# Numbers that a stretch holds: 2 MB, which a core's cache does. Numbers of predictions that are kept: 64 MB.
+_STRETCH, _KEPT = 2**18, 2**23
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Axis:
     def __init__(self, times: Array, place: NDArray[np.int64] | None = None) -> None:
         self.times = np.ascontiguousarray(times, dtype=np.float64)
         self.place = np.zeros(len(times), dtype=np.int64) if place is None else np.ascontiguousarray(place)
+        #: Whether rows are given in this order already.
+        self.as_given = False
         self._stretches: dict[tuple[int, bool], list[Stretch]] = {}
 
     def stretches(self, layout: Layout, copies: int = 1) -> list[Stretch]:
@@ -155,28 +158,32 @@ class StateSpace:
         """
         n, D = len(z), self.size
         stretches = axis.stretches(self.layout, self.copies)
-        _, states = self._forward(axis, stretches[:-1], z, w, score=False)
-        value = 0.0
+        largest = max(stretch.rows.stop - stretch.rows.start for stretch in stretches)
+        keep = n * (D + D * D) <= _KEPT
+        kept = np.empty((n if keep else largest, D)), np.empty((n if keep else largest, D, D))
+        if keep:
+            value, states = self._forward(axis, stretches, z, w, score=True, kept=kept)
+            states.pop()
+        else:
+            value, states = self._forward(axis, stretches[:-1], z, w, score=False)
         mean, variance = np.empty(n), np.empty(n)
         lam, Lam = np.zeros(D), np.zeros((D, D))
         d_coefficients, d_thetas, d_H = (np.zeros_like(part) for part in (self.coefficients, self.thetas, self.H))
-        largest = max(stretch.rows.stop - stretch.rows.start for stretch in stretches)
-        store_m, store_P = np.empty((largest, D)), np.empty((largest, D, D))
         room = np.empty((2, largest, self.flat))
         d_room = np.empty((2, largest if gradient else 0, self.flat * self.copies))
         for stretch, (m0, P0) in zip(reversed(stretches), reversed(states), strict=True):
             rows = stretch.rows
             A, Q = self.fill(stretch.gaps, stretch.times, room)
-            length = rows.stop - rows.start
             own = A, Q, stretch.which, self.H, axis.place[rows], z[rows], w[rows]
-            store = store_m[:length], store_P[:length]
-            value += self.passes.forward(*own, m0.copy(), P0.copy(), *store, True)
+            store = [part[rows if keep else slice(rows.stop - rows.start)] for part in kept]
+            if not keep:
+                value += self.passes.forward(*own, m0.copy(), P0.copy(), *store, True)
             d_A, d_Q = d_room[:, : len(A)]
             d_A[:], d_Q[:] = 0.0, 0.0
             results = mean[rows], variance[rows], d_A, d_Q, d_H, gradient
             self.passes.backward(*own, m0, P0, *store, lam, Lam, *results)
             if gradient:
-                self._contract(stretch, Q, d_A, d_Q, d_coefficients, d_thetas)
+                self._contract(stretch, A, Q, d_A, d_Q, d_coefficients, d_thetas)
         if gradient:
             unit = self.prior(float(axis.times[0]), np.ones_like(self.coefficients))
             # Observations of 1e300: the search sees that the gradient is not finite.
@@ -201,7 +208,7 @@ class StateSpace:
         return values
 
     def _contract(
-        self, stretch: Stretch, Q: Array, d_A: Array, d_Q: Array, d_coefficients: Array, d_thetas: Array
+        self, stretch: Stretch, A: Array, Q: Array, d_A: Array, d_Q: Array, d_coefficients: Array, d_thetas: Array
     ) -> None:
         """Add derivatives by the parameters, given those by A and Q."""
         if self.copies > 1:
@@ -216,24 +223,36 @@ class StateSpace:
             stretch.times,
             d_A,
             d_Q,
+            A[:, : self.flat],
             Q[:, : self.flat],
             d_coefficients,
             d_thetas,
         )
 
     def _forward(
-        self, axis: Axis, stretches: Sequence[Stretch], z: Array, w: Array, *, score: bool
+        self,
+        axis: Axis,
+        stretches: Sequence[Stretch],
+        z: Array,
+        w: Array,
+        *,
+        score: bool,
+        kept: tuple[Array, Array] | None = None,
     ) -> tuple[float, list[tuple[Array, Array]]]:
-        """ℓ of these stretches, if asked for, and the state before each of them and after the last."""
+        """ℓ of these stretches, if asked for, and the state before each of them and after the last.
+
+        Predictions of all rows are written into ``kept``, where given.
+        """
         m, P = np.zeros(self.size), self.prior(float(axis.times[0]))
         states, value = [(m.copy(), P.copy())], 0.0
-        nothing = np.empty((0, self.size)), np.empty((0, self.size, self.size))
+        kept = kept or (np.empty((0, self.size)), np.empty((0, self.size, self.size)))
         room = np.empty((2, max((len(stretch.gaps) for stretch in stretches), default=0), self.flat))
         for stretch in stretches:
             rows = stretch.rows
             A, Q = self.fill(stretch.gaps, stretch.times, room)
+            store = kept[0][rows], kept[1][rows]
             value += self.passes.forward(
-                A, Q, stretch.which, self.H, axis.place[rows], z[rows], w[rows], m, P, *nothing, score
+                A, Q, stretch.which, self.H, axis.place[rows], z[rows], w[rows], m, P, *store, score
             )
             states.append((m.copy(), P.copy()))
         return value, states

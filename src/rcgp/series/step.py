@@ -44,7 +44,7 @@ def law_numbers(law: NoiseLaw, noise: float, coverage: float) -> NDArray[np.floa
     return np.concatenate([head, log_shares, law.good_shares])
 
 
-@register_jitable
+@njit(cache=True)
 def judge(e, f, v, law):
     """Log density, probability of being bad, squared weight and slope of a residual e predicted by N(f, v)."""
     noise, width = law[0], law[1]
@@ -83,7 +83,7 @@ def judge(e, f, v, law):
     return largest + math.log(density), terms[K - 1] + terms[K], precision, slope
 
 
-@register_jitable
+@njit(cache=True)
 def quantile(v, law):
     """Upper quantile of the noise law around a prediction of variance v, by Newton's method from the outside."""
     K = _SCALES.size
@@ -118,7 +118,7 @@ def quantile(v, law):
 def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
     """One step of a stream, for a state of these blocks, the last of which is the level."""
     passes = compiled(blocks, False)
-    predict, observe = passes.predict, passes.observe
+    predict, observe, assign = passes.predict, passes.observe, passes.assign
     D = sum(blocks)
 
     @register_jitable
@@ -136,15 +136,35 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
 
     @njit(cache=True)
     def step(
-        e, threshold, ends, kinds, coefficients, thetas, gap, now, A, Q, h, law, m, P, total, new_m, new_P, answer
+        e,
+        threshold,
+        ends,
+        kinds,
+        coefficients,
+        thetas,
+        gap,
+        now,
+        inner,
+        A,
+        Q,
+        h,
+        law,
+        m,
+        P,
+        total,
+        new_m,
+        new_P,
+        answer,
     ):
         """Predict, answer, judge, take in; so does the second filter, where there is one or reason for one."""
         room = np.empty((D, D))
         if gap[0] > 0.0:
-            transitions.fill(ends, kinds, coefficients, thetas, gap, now, A[:, :-1], Q[:, :-1])
+            transitions.fill(ends, kinds, coefficients, thetas, gap, now, inner[0], inner[1])
+            for i in range(A.size - 1):  # the last entry is the level's, which stays
+                A[i], Q[i] = inner[0, 0, i], inner[1, 0, i]
             for i in range(2 if total[0] > 0.0 else 1):
-                predict(A[0], Q[0], m[i], P[i], new_m[i], new_P[i], room)
-                m[i], P[i] = new_m[i], new_P[i]
+                predict(A, Q, m[i], P[i], new_m[i], new_P[i], room)
+                assign(new_m[i], new_P[i], m[i], P[i])
         f, v = 0.0, 0.0
         for i in range(D):
             f += h[i] * m[0, i]
@@ -156,7 +176,7 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
         answer[3], answer[4] = math.nan, 0.0
         if math.isnan(e):
             return
-        new_m[0], new_P[0] = m[0], P[0]
+        assign(m[0], P[0], new_m[0], new_P[0])
         first, probability = take(e, h, law, m[0], P[0], room[0])
         answer[3] = probability
         if total[0] <= 0.0 and probability <= FLAGGED:
@@ -174,13 +194,13 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
             jump = e - f
             total[0] = 0.0
             if abs(jump) < _FARTHEST:
-                m[1], P[1] = new_m[0], new_P[0]
+                assign(new_m[0], new_P[0], m[1], P[1])
                 P[1, D - 1, D - 1] += law[1] * law[1] + jump * jump  # what the density's scales are, given the jump
                 take(e, h, law, m[1], P[1], room[0])
                 density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, jump / law[1]))
                 total[0] = max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
         if total[0] > threshold:
-            m[0], P[0] = m[1], P[1]
+            assign(m[1], P[1], m[0], P[0])
             total[0] = 0.0
             answer[3], answer[4] = 0.0, 1.0
 

@@ -23,7 +23,7 @@ import copy
 import dataclasses
 import math
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,14 +34,14 @@ from rcgp.models.defaults import robust_spread
 from rcgp.saving import SavedModelError, read_archive, write_archive
 from rcgp.series.clock import Clock
 from rcgp.series.kernels import terms_of
+from rcgp.series.model import StateSpaceRCGP
+from rcgp.series.settings import SeriesSettings
 from rcgp.series.solver import StateSpace
 from rcgp.series.step import compiled_step, law_numbers
 from rcgp.series.stuck import FALSE_ALARM, Repetition
+from rcgp.training import FitReport
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
-
-if TYPE_CHECKING:
-    from rcgp.series.model import StateSpaceRCGP
 
 __all__ = ["Stream", "StreamResult", "StreamResults"]
 
@@ -81,15 +81,15 @@ class StreamResults(NamedTuple):
 class Stream:
     """The filter of a fitted series model, to be fed value by value. Made by ``model.stream()``.
 
-    Hyperparameters and noise law are those of the model: fit a new one to recent values when they no longer hold. A law
-    that found all n values normal is taken as what that says, with its prior: one outlier in n + 13.
+    Hyperparameters and noise law are those of the model until :meth:`refit` learns them again. A law that found all n
+    values normal is taken as what that says, with its prior: one outlier in n + 13.
 
     Args:
         model: the fitted model.
         coverage: of the intervals.
         clock: how times become the model's numbers. Default: they are numbers.
-        repetition: how often values repeat, so that stuck ones are recognised (:mod:`rcgp.series.stuck`). Default: they
-            are not.
+        settings: how the model was fitted, for :meth:`refit`. With ``settings.stuck`` stuck values are recognised
+            (:mod:`rcgp.series.stuck`). Default: robustly, with the model's own kernel.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Stream:
         model: StateSpaceRCGP,
         coverage: float = 0.95,
         clock: Clock | None = None,
-        repetition: Repetition | None = None,
+        settings: SeriesSettings | None = None,
     ) -> None:
         if not 0.0 < coverage < 1.0:
             raise ValueError(f"coverage must be between 0 and 1, got {coverage!r}")
@@ -118,10 +118,14 @@ class Stream:
                 raise ValueError(
                     "a stream needs a constant prior mean, such as 'median': a trend belongs in the kernel"
                 )
+            self._mean = float(level[0])
+            self.settings = SeriesSettings.of(model) if settings is None else settings
+            order = torch.argsort(model.train_X[:, 0], stable=True)
+            self.repetition = Repetition.of(model.train_y[order].numpy()) if self.settings.stuck else None
         m, P = inner.filtered(process.times, process.z, process.w)
         D = inner.size + 1  # the last entry is the level
-        self.law, self.coverage, self.clock, self.repetition = law, coverage, clock, repetition
-        self._mean, self._last, self._count = float(level[0]), float(process.times[-1]), n
+        self.law, self.coverage, self.clock = law, coverage, clock
+        self._last, self._count = float(process.times[-1]), n
         self._ends, self._kinds = inner.ends, inner.kinds
         self._coefficients, self._thetas = inner.coefficients, inner.thetas
         self._blocks, self._h = (*inner.blocks, 1), np.append(inner.layout.values, 1.0)
@@ -138,12 +142,12 @@ class Stream:
         self._normal = float(torch.special.ndtri(torch.tensor(0.5 + 0.5 * self.coverage, dtype=torch.float64)))
         D, flat = len(self._h), sum(block**2 for block in self._blocks)
         self._step = compiled_step(self._blocks)
-        A, Q = np.zeros((1, flat)), np.zeros((1, flat))
-        A[0, -1] = 1.0  # the level stays
+        inner, A, Q = np.zeros((2, 1, flat - 1)), np.zeros(flat), np.zeros(flat)
+        A[-1] = 1.0  # the level stays
         self._gap, self._now, self._answer = np.zeros(1), np.zeros(1), np.zeros(5)
         room = np.empty((2, D)), np.empty((2, D, D))
         self._arguments = (
-            self._ends, self._kinds, self._coefficients, self._thetas, self._gap, self._now, A, Q,
+            self._ends, self._kinds, self._coefficients, self._thetas, self._gap, self._now, inner, A, Q,
             self._h, self._law, self._m, self._P, self._sum, *room, self._answer,
         )  # fmt: skip
 
@@ -191,18 +195,57 @@ class Stream:
 
     def update_many(self, times: Any, values: ArrayLike) -> StreamResults:
         """:meth:`update` for several values in their order; all are checked before the first one is taken in."""
-        t = np.asarray(times, dtype=np.float64) if self.clock is None else self.clock.numbers(times)
-        y = np.asarray(values, dtype=np.float64)
-        if t.ndim != 1 or t.shape != y.shape:
-            raise ValueError(f"times and values must be of one length, got shapes {t.shape} and {y.shape}")
-        if not np.isfinite(t).all() or (len(t) and (np.diff(t, prepend=self._last) < 0).any()):
-            raise ValueError(f"times must be finite and must not decrease, from {self.last_time} on")
-        if np.isinf(y).any():
-            raise ValueError("values must be numbers, or NaN where they are missing")
+        t, y = self._read(times, values)
+        if (np.diff(t, prepend=self._last) < 0).any():
+            raise ValueError(f"times must not decrease, from {self.last_time} on")
         results = [self._update(*pair) for pair in zip(t.tolist(), y.tolist(), strict=True)]
         columns = zip(*results, strict=True) if results else ([] for _ in StreamResult._fields)
         kinds = (float, float, float, float, bool, bool)
         return StreamResults(*(np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)))
+
+    def refit(self, times: Any, values: ArrayLike, *, progress: Any = False) -> FitReport:
+        """Learn hyperparameters and noise law from recent values, and go on after the last of them.
+
+        Afterwards the stream is that of a new model, fitted to these values alone with the settings of the first one;
+        for a ``StateSpaceRCGP`` the search starts from the current hyperparameters. Level, number of values and a
+        suspected shift are reset. The stream stores no values, so that its memory is constant, and only the caller
+        knows how far back they resemble those to come. Cost O(n). To keep judging values meanwhile, refit a
+        :meth:`copy`, then feed it the values that have arrived since.
+
+        Args:
+            times: ``n`` times, in any order, of the same kind as those of the stream. The last one must not be before
+                the stream's last, or values in between would be lost.
+            values: ``n`` values; NaN is a missing one. Outliers may be among them.
+            progress: as for :func:`rcgp.fit_robust`.
+
+        Returns:
+            The report of the fit.
+
+        Raises:
+            ValueError: for times and values that :meth:`update_many` refuses, too, or that are too old.
+            FitError: where no model can be computed. In either case the stream is as it was.
+        """
+        t, y = self._read(times, values)
+        if not len(t) or t.max() < self._last:
+            raise ValueError(f"times must reach the last one of the stream, {self.last_time}, so that no value is lost")
+        clock = self.clock
+        if clock is not None:
+            clock, t = Clock.of(times)
+        fitted = self.settings.fit(t, y, progress=progress)
+        self.__dict__.update(Stream(fitted.model, self.coverage, clock, self.settings).__dict__)
+        return fitted.report
+
+    def _read(self, times: Any, values: ArrayLike) -> tuple[Array, Array]:
+        """Times as numbers and values, of one length; or a ValueError."""
+        t = np.array(times, dtype=np.float64) if self.clock is None else self.clock.numbers(times)
+        y = np.array(values, dtype=np.float64)
+        if t.ndim != 1 or t.shape != y.shape:
+            raise ValueError(f"times and values must be of one length, got shapes {t.shape} and {y.shape}")
+        if not np.isfinite(t).all():
+            raise ValueError("times must be finite")
+        if np.isinf(y).any():
+            raise ValueError("values must be numbers, or NaN where they are missing")
+        return t, y
 
     def _is_stuck(self, y: float, threshold: float) -> bool:
         """Whether the value repeats the ones before it more often than chance explains."""
@@ -224,17 +267,24 @@ class Stream:
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the stream to one file, atomically. :meth:`load` restores it to the bit."""
+        """Write the stream to one file, atomically. :meth:`load` restores it to the bit.
+
+        Raises:
+            SavedModelError: for a prior mean that is code, such as a function, or a file that cannot be written.
+        """
         numbers = {name: getattr(self, name) for name in (*_STATE, *_FIXED)}
         numbers["_scalars"] = np.array([self._mean, self._last, float(self._count), self.coverage])
+        settings, tensors = self.settings.describe()
         description = {
             "kind": "Stream",
+            "settings": settings,
             "blocks": list(self._blocks),
             "clock": None if self.clock is None else dataclasses.asdict(self.clock),
             "repetition": None if self.repetition is None else _as_lists(self.repetition),
             "law": {"shares": list(self.law.shares), "outlier_share": self.law.outlier_share, "width": self.law.width},
         }
-        write_archive(path, description, {key: torch.from_numpy(np.array(value)) for key, value in numbers.items()})
+        tensors.update({key: torch.from_numpy(np.array(value)) for key, value in numbers.items()})
+        write_archive(path, description, tensors)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Stream:
@@ -254,6 +304,7 @@ class Stream:
             stream._count, stream._blocks = int(count), tuple(int(block) for block in description["blocks"])
             law, clock = description["law"], description["clock"]
             stream.clock = None if clock is None else Clock(**clock)
+            stream.settings = SeriesSettings.rebuild(description["settings"], tensors)
             stream.repetition = None
             if description["repetition"] is not None:
                 share, coarse, common = description["repetition"]

@@ -44,6 +44,7 @@ _FAR = 800.0
 
 # Below this y a series of this length has all digits of P(k, y), k ≤ 5; above it the closed form has.
 _SMALL, _TERMS = 0.5, 12
+_RECIPROCALS = np.concatenate([[0.0], 1.0 / np.arange(1.0, 6.0 + _TERMS)])
 
 
 @njit(cache=True, inline="always")
@@ -57,10 +58,10 @@ def _gamma(k: int, y: float, decay: float) -> float:
         return 1.0 - decay * total
     term = 1.0
     for j in range(1, k + 1):
-        term *= y / j
+        term *= y * _RECIPROCALS[j]
     total = term
     for j in range(k + 1, k + 1 + _TERMS):
-        term *= y / j
+        term *= y * _RECIPROCALS[j]
         total += term
     return decay * total
 
@@ -101,32 +102,22 @@ def _matern(kind: int, x: float, c: float, g: int, o: int, a: Matrix, q: Matrix)
 
 
 @njit(cache=True, inline="always")
-def _matern_slope(kind: int, x: float, c: float, g: int, o: int, a: Matrix, q: Matrix) -> None:
-    """Derivatives of :func:`_matern` by x, times c: F a, and the integrand of q."""
-    plain = math.exp(-x)
-    e = c * plain
-    decay = e * plain
-    if kind == 0:
-        a[g, o] = -e
-        q[g, o] = 2.0 * decay
+def _matern_slope(kind: int, i: int, j: int, g: int, o: int, a: Matrix) -> tuple[float, float]:
+    """Derivatives of a_ij and q_ij by x, from a of :func:`_matern`: da/dx = F a and dq/dx = κ v vᵀ, the integrand of q.
+
+    F = [−1], [[0, 1], [−1, −2]] or [[0, 1, 0], [0, 0, 1], [−1, −3, −3]]; v is the last column of a, κ = 2, 4 or 16/3.
+    """
+    d = kind + 1
+    by_q = a[g, o + i * d + kind] * a[g, o + j * d + kind]
+    if i < kind:
+        by_a = a[g, o + (i + 1) * d + j]
+    elif kind == 0:
+        by_a = -a[g, o]
     elif kind == 1:
-        a[g, o], a[g, o + 1] = -e * x, e * (1.0 - x)
-        a[g, o + 2], a[g, o + 3] = e * (x - 1.0), e * (x - 2.0)
-        q[g, o], q[g, o + 3] = 4.0 * decay * x * x, 4.0 * decay * (1.0 - x) * (1.0 - x)
-        q[g, o + 1] = q[g, o + 2] = 4.0 * decay * x * (1.0 - x)
+        by_a = -a[g, o + j] - 2.0 * a[g, o + 2 + j]
     else:
-        s = 0.5 * x * x
-        a[g, o], a[g, o + 1], a[g, o + 2] = -e * s, e * (1.0 + x - 2.0 * s), e * (x - s)
-        a[g, o + 3], a[g, o + 4], a[g, o + 5] = e * (s - x), e * (2.0 * s - 3.0 * x), e * (1.0 - 2.0 * x + s)
-        a[g, o + 6] = e * (2.0 * x - 1.0 - s)
-        a[g, o + 7] = e * (5.0 * x - 3.0 - 2.0 * s)
-        a[g, o + 8] = e * (3.0 * x - 3.0 - s)
-        g0, g1, g2 = s, x - s, 1.0 - 2.0 * x + s
-        k = 16.0 / 3.0 * decay
-        q[g, o], q[g, o + 4], q[g, o + 8] = k * g0 * g0, k * g1 * g1, k * g2 * g2
-        q[g, o + 1] = q[g, o + 3] = k * g0 * g1
-        q[g, o + 2] = q[g, o + 6] = k * g0 * g2
-        q[g, o + 5] = q[g, o + 7] = k * g1 * g2
+        by_a = -a[g, o + j] - 3.0 * (a[g, o + 3 + j] + a[g, o + 6 + j])
+    return by_a, (2.0, 4.0, 16.0 / 3.0)[kind] * by_q
 
 
 @njit(cache=True, inline="always")
@@ -143,17 +134,25 @@ def _factor(kind: int, theta: float, gap: float, c: float, g: int, o: int, a: Ma
         a[g, o], a[g, o + 1], a[g, o + 2], a[g, o + 3] = 1.0, gap, 0.0, 1.0
 
 
-@njit(cache=True, inline="always")
-def _factor_slope(kind: int, theta: float, gap: float, g: int, a: Matrix, q: Matrix) -> None:
-    """Derivatives of a and q by the factor's parameter, the rate of a Matérn kernel or the frequency of a cosine."""
-    if kind < COSINE and theta * gap < _FAR:
-        _matern_slope(kind, theta * gap, gap, g, 0, a, q)
-        return
-    a[g] = 0.0
-    q[g] = 0.0
+@njit(cache=True)
+def _one_factor(kind: int, theta: float, gap: float, f: int, a: Matrix, q: Matrix) -> None:
+    """:func:`_factor` of a product, compiled once: rows f."""
+    _factor(kind, theta, gap, 1.0, f, 0, a, q)
+
+
+@njit(cache=True)
+def _factor_slope(kind: int, theta: float, gap: float, f: int, a: Matrix, by_a: Matrix, by_q: Matrix) -> None:
+    """Derivatives of a and q of a factor by its parameter: the rate of a Matérn kernel, or a frequency; rows f."""
+    for i in range(DIMENSIONS[kind] ** 2):
+        by_a[f, i], by_q[f, i] = 0.0, 0.0
     if kind == COSINE:
-        cosine, sine = gap * math.cos(theta * gap), gap * math.sin(theta * gap)
-        a[g, 0], a[g, 1], a[g, 2], a[g, 3] = -sine, -cosine, cosine, -sine
+        by_a[f, 0], by_a[f, 1], by_a[f, 2], by_a[f, 3] = -gap * a[f, 2], -gap * a[f, 0], gap * a[f, 0], -gap * a[f, 2]
+    elif kind < COSINE and theta * gap < _FAR:
+        d = kind + 1
+        for i in range(d):
+            for j in range(d):
+                slope_a, slope_q = _matern_slope(kind, i, j, f, 0, a)
+                by_a[f, i * d + j], by_q[f, i * d + j] = gap * slope_a, gap * slope_q
 
 
 @njit(cache=True)
@@ -218,7 +217,7 @@ def fill(
         else:
             for g in range(gaps.size):
                 for f in range(first, last):
-                    _factor(kinds[f], thetas[f], gaps[g], 1.0, f, 0, a, q)
+                    _one_factor(kinds[f], thetas[f], gaps[g], f, a, q)
                     _prior(kinds[f], times[g], f, p)
                 _chain(first, last, kinds, coefficients[t], a, q, p, work)
                 for i in range(square):
@@ -246,6 +245,23 @@ def prior(ends: Matrix, kinds: Matrix, coefficients: Matrix, thetas: Matrix, tim
     return P
 
 
+@njit(cache=True, inline="always")
+def _by_rate(
+    kind: int, theta: float, c: float, gaps: Matrix, o: int, A: Matrix, grad_A: Matrix, grad_Q: Matrix
+) -> float:
+    """The derivative by the rate of a term that is one Matérn factor; a constant ``kind`` unrolls the loops."""
+    d, total = kind + 1, 0.0
+    for g in range(gaps.size):
+        own = 0.0
+        for i in range(d):
+            for j in range(d):
+                by_a, by_q = _matern_slope(kind, i, j, g, o, A)
+                own += grad_A[g, o + i * d + j] * by_a + c * grad_Q[g, o + i * d + j] * by_q
+        if theta * gaps[g] < _FAR:
+            total += gaps[g] * own
+    return total
+
+
 @njit(cache=True)
 def contract(
     ends: Matrix,
@@ -256,13 +272,12 @@ def contract(
     times: Matrix,
     grad_A: Matrix,
     grad_Q: Matrix,
+    A: Matrix,
     Q: Matrix,
     grad_coefficients: Matrix,
     grad_thetas: Matrix,
 ) -> None:
-    """Add the gradient by coefficients and parameters, given that by A and Q of each gap. Cost O(g)."""
-    a, q, p = np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9))
-    work, kept = np.empty((6, Q.shape[1])), np.empty((3, 9))
+    """Add the gradient by coefficients and parameters, given A and Q of each gap and that by them. Cost O(g)."""
     first, offset = 0, 0
     for t in range(ends.size):
         last, square, c = ends[t], 1, coefficients[t]
@@ -270,34 +285,66 @@ def contract(
             square *= DIMENSIONS[kinds[f]] ** 2
         total = 0.0
         for g in range(gaps.size):
+            own = 0.0
             for i in range(offset, offset + square):
-                total += grad_Q[g, i] * Q[g, i]
+                own += grad_Q[g, i] * Q[g, i]
+            total += own
         if c > 0.0:
             grad_coefficients[t] += total / c
-        if last - first == 1:
-            kind, theta, total = kinds[first], thetas[first], 0.0
-            for g in range(gaps.size):
-                _factor_slope(kind, theta, gaps[g], 0, a, q)
-                for i in range(square):
-                    total += grad_A[g, offset + i] * a[0, i] + c * grad_Q[g, offset + i] * q[0, i]
-            grad_thetas[first] += total
+        kind = kinds[first] if last - first == 1 else LINEAR
+        if kind == 0:
+            grad_thetas[first] += _by_rate(0, thetas[first], c, gaps, offset, A, grad_A, grad_Q)
+        elif kind == 1:
+            grad_thetas[first] += _by_rate(1, thetas[first], c, gaps, offset, A, grad_A, grad_Q)
+        elif kind == 2:
+            grad_thetas[first] += _by_rate(2, thetas[first], c, gaps, offset, A, grad_A, grad_Q)
         else:
-            for g in range(gaps.size):
-                for f in range(first, last):
-                    _factor(kinds[f], thetas[f], gaps[g], 1.0, f, 0, a, q)
-                    _prior(kinds[f], times[g], f, p)
-                for f in range(first, last):
-                    if kinds[f] == LINEAR:
-                        continue
-                    kept[0], kept[1], kept[2] = a[f], q[f], p[f]
-                    _factor_slope(kinds[f], thetas[f], gaps[g], f, a, q)
-                    p[f] = 0.0
-                    _chain(first, last, kinds, c, a, q, p, work)
-                    a[f], q[f], p[f] = kept[0], kept[1], kept[2]
-                    for i in range(square):
-                        grad_thetas[f] += grad_A[g, offset + i] * work[0, i] + grad_Q[g, offset + i] * work[1, i]
+            _contract_factors(first, last, kinds, c, thetas, gaps, times, offset, square, grad_A, grad_Q, grad_thetas)
         offset += square
         first = last
+
+
+@njit(cache=True)
+def _swap(f: int, a: Matrix, by_a: Matrix, q: Matrix, by_q: Matrix, p: Matrix, by_p: Matrix) -> None:
+    """Exchange rows f of a factor's a, q and p with those of their derivatives."""
+    for i in range(9):
+        a[f, i], by_a[f, i] = by_a[f, i], a[f, i]
+        q[f, i], by_q[f, i] = by_q[f, i], q[f, i]
+        p[f, i], by_p[f, i] = by_p[f, i], p[f, i]
+
+
+@njit(cache=True)
+def _contract_factors(
+    first: int,
+    last: int,
+    kinds: Matrix,
+    c: float,
+    thetas: Matrix,
+    gaps: Matrix,
+    times: Matrix,
+    offset: int,
+    square: int,
+    grad_A: Matrix,
+    grad_Q: Matrix,
+    grad_thetas: Matrix,
+) -> None:
+    """:func:`contract` for the parameters of a term of any factors: each replaced by its derivative in turn."""
+    a, q, p = np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9))
+    by_a, by_q, by_p = np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9))
+    work = np.empty((6, grad_A.shape[1]))
+    for g in range(gaps.size):
+        for f in range(first, last):
+            _one_factor(kinds[f], thetas[f], gaps[g], f, a, q)
+            _prior(kinds[f], times[g], f, p)
+        for f in range(first, last):
+            if kinds[f] == LINEAR:
+                continue
+            _factor_slope(kinds[f], thetas[f], gaps[g], f, a, by_a, by_q)
+            _swap(f, a, by_a, q, by_q, p, by_p)  # p does not depend on the parameter: its derivative is zero
+            _chain(first, last, kinds, c, a, q, p, work)
+            _swap(f, a, by_a, q, by_q, p, by_p)
+            for i in range(square):
+                grad_thetas[f] += grad_A[g, offset + i] * work[0, i] + grad_Q[g, offset + i] * work[1, i]
 
 
 @njit(cache=True)
