@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rcgp.estimator import DeepRCGPRegressor, RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
     from rcgp.estimator.series import RCGPSeries
-    from rcgp.models import RCGP, MultiOutputRCGP, SparseRCGP, posterior_influence
+    from rcgp.models import RCGP, MultiOutputRCGP, SparseMultiOutputRCGP, SparseRCGP, posterior_influence
     from rcgp.series import SpaceTimeRCGP, StateSpaceRCGP
     from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
     from rcgp.weights import NoiseLaw
@@ -36,6 +36,7 @@ __all__ = [
     "RobustReport",
     "SavedModelError",
     "SpaceTimeRCGP",
+    "SparseMultiOutputRCGP",
     "SparseRCGP",
     "SparseRCGPRegressor",
     "StateSpaceRCGP",
@@ -52,7 +53,7 @@ __version__ = "0.2.0"
 _ROOMS = {
     "estimator": ("DeepRCGPRegressor", "RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
     "estimator.series": ("RCGPSeries",),
-    "models": ("RCGP", "MultiOutputRCGP", "SparseRCGP", "posterior_influence"),
+    "models": ("RCGP", "MultiOutputRCGP", "SparseMultiOutputRCGP", "SparseRCGP", "posterior_influence"),
     "series": ("SpaceTimeRCGP", "StateSpaceRCGP"),
     "training": ("FitError", "FitReport", "RobustReport", "fit", "fit_robust"),
     "weights": ("NoiseLaw",),

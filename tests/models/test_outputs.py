@@ -15,27 +15,12 @@ from hypothesis import strategies as st
 from linear_operator.operators import DiagLinearOperator
 
 import reference
+from problems_of_outputs import NOISE, TEST_X, make_data
 from rcgp import RCGP, MultiOutputRCGP, fit, fit_robust, posterior_influence
 from rcgp.models.coregion import CellKernel, CoregionKernel
 from rcgp.training.fit import fit_ordinary
 from rcgp.training.objectives import leave_one_out, marginal, weighed_evidence
 from rcgp.weights import ByOutput, Constant, InverseMultiquadric, LawWeight, SquaredExponential
-
-TEST_X = torch.from_numpy(np.random.default_rng(9).uniform(-2, 2, (5, 2)))
-NOISE = torch.tensor([0.1, 0.3, 0.2], dtype=torch.float64)
-
-
-def make_data(n=12, outputs=3, missing=0.3, seed=0):
-    """Inputs, observations with missing cells, of outputs that go together."""
-    random = np.random.default_rng(seed)
-    X = random.uniform(-2, 2, (n, 2))
-    base = np.stack([np.sin(X[:, 0]), np.cos(X[:, 1])], axis=-1)
-    Y = base @ random.normal(size=(2, outputs)) + 0.1 * random.standard_normal((n, outputs)) + np.arange(outputs)
-    Y[random.random(Y.shape) < missing] = np.nan
-    for output in range(outputs):  # at least one cell each
-        if np.isnan(Y[:, output]).all():
-            Y[output % n, output] = 0.5
-    return torch.tensor(X), torch.tensor(Y)
 
 
 def make_model(missing=0.3, weight=None, terms=2, n=12, outputs=3, **options):

@@ -4,5 +4,6 @@ from rcgp.models.exact import RCGP, TrainingTerms
 from rcgp.models.influence import posterior_influence
 from rcgp.models.outputs import MultiOutputRCGP
 from rcgp.models.sparse import SparseRCGP
+from rcgp.models.sparse_outputs import SparseMultiOutputRCGP
 
-__all__ = ["RCGP", "MultiOutputRCGP", "SparseRCGP", "TrainingTerms", "posterior_influence"]
+__all__ = ["RCGP", "MultiOutputRCGP", "SparseMultiOutputRCGP", "SparseRCGP", "TrainingTerms", "posterior_influence"]

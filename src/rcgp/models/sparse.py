@@ -67,13 +67,11 @@ class SparseRCGP(RCGP):
         check_selection(selection)  # also where points are given, and it would have no say
         if isinstance(inducing, bool):  # which Python takes for a number
             raise TypeError(f"inducing must be a number of points or an m x d tensor of them, got {inducing!r}")
-        inducing = check_inducing(inducing, self.train_X)
-        if not isinstance(inducing, Tensor):
-            inducing = choose_inducing(self.kernel, self.train_X, inducing, selection)
+        points = self._points(inducing, selection)
         if train_inducing:
-            self.register_parameter("inducing_points", torch.nn.Parameter(inducing))
+            self.register_parameter("inducing_points", torch.nn.Parameter(points))
         else:
-            self.register_buffer("inducing_points", inducing)
+            self.register_buffer("inducing_points", points)
 
     def choose_inducing(self, count: int | None = None, selection: str = "greedy", seed: int = 0) -> None:
         """Choose the inducing points anew, by the kernel at its present hyperparameters.
@@ -82,12 +80,23 @@ class SparseRCGP(RCGP):
             count: how many; as many as there are if ``None``.
             selection, seed: see :func:`rcgp.models.inducing.choose_inducing`.
         """
-        count = self.inducing_points.shape[0] if count is None else count
-        chosen = choose_inducing(self.kernel, self.train_X, int(check_inducing(count, self.train_X)), selection, seed)
+        chosen = self._points(self.inducing_count() if count is None else count, selection, seed)
         if isinstance(self.inducing_points, torch.nn.Parameter):
             self.inducing_points = torch.nn.Parameter(chosen, requires_grad=self.inducing_points.requires_grad)
         else:
             self.inducing_points = chosen
+
+    def inducing_count(self) -> int:
+        """How many inducing points there are."""
+        return self.inducing_points.shape[0]
+
+    def _points(self, inducing: int | Tensor, selection: str, seed: int = 0) -> Tensor:
+        """Inducing points: the given ones, or as many among the rows."""
+        points = check_inducing(inducing, self.train_X)
+        return points if isinstance(points, Tensor) else self._chosen(points, selection, seed)
+
+    def _chosen(self, count: int, selection: str, seed: int) -> Tensor:
+        return choose_inducing(self.kernel, self.train_X, count, selection, seed)
 
     def rows(self) -> Rows:
         """The training inputs seen through the inducing points, at the present hyperparameters. Cost m³/3."""
