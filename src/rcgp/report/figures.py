@@ -166,16 +166,14 @@ def correlation_figure(correlation: Numbers, names: Sequence[str]) -> go.Figure:
     figure, places = blank_figure("", ""), np.arange(len(names))
     shown = [[f"{value:.2f}" for value in row] for row in correlation]
     pairs = [[f"{for_plotly(a)} and {for_plotly(b)}" for b in names] for a in names]
-    scale = [[0.0, "#D55E00"], [0.5, "#F4F5F7"], [1.0, ROBUST]]
+    # Pale enough for dark numbers, whatever the screen.
+    scale = [[0.0, "#F2A46B"], [0.5, "#F4F5F7"], [1.0, "#6FB1DA"]]
     figure.add_heatmap(
         z=correlation, zmin=-1, zmax=1, colorscale=scale, xgap=3, ygap=3, customdata=pairs, showscale=False
     )
     figure.update_traces(hovertemplate="%{customdata}<br>%{z:.3f}<extra></extra>")
-    for i, j in np.ndindex(correlation.shape):
-        # Not the heat map's own text, which the style sheet would turn white on pale cells of dark screens.
-        dark = abs(float(correlation[i, j])) > 0.55
-        font = {"color": "#FFFFFF" if dark else "#2B303B", "size": 14}
-        figure.add_annotation(x=j, y=i, text=shown[i][j], showarrow=False, font=font, name="cell")
+    for i, j in np.ndindex(*correlation.shape):
+        figure.add_annotation(x=j, y=i, text=shown[i][j], showarrow=False)
     labels = {"tickvals": places, "ticktext": [for_plotly(name) for name in names], "showgrid": False}
     figure.update_xaxes(**labels, side="top", ticklabeloverflow="allow")
     return figure.update_yaxes(**labels, autorange="reversed")

@@ -49,7 +49,14 @@ def outputs_page(
     folds = [_fold(fit, part, t < unfolded) for t, (fit, part) in enumerate(zip(fits, panels, strict=True))]
     body = sections_html(first) + "".join(folds) + sections_html([last])
     sections = [*first, *(section for part in panels for section in part), last]
-    return page_html(", ".join(names), _summary(fits), notices, sections, _fit_tables(fits), body)
+    return page_html(
+        ", ".join(names),
+        _summary(fits, int(np.isfinite(Y).any(axis=1).sum())),
+        notices,
+        sections,
+        _fit_tables(fits),
+        body,
+    )
 
 
 def _fit_of(
@@ -89,23 +96,20 @@ def _fold(fit: Fit, sections: Sequence[Section], unfolded: bool) -> str:
     return f"{start}<summary>{line}</summary><div>{sections_html(sections)}</div></details>"
 
 
-def _summary(fits: Sequence[Fit]) -> str:
+def _summary(fits: Sequence[Fit], rows: int) -> str:
     """The worst verdict of the outputs with the reasons of each, their doubts, and numbers to remember."""
     grades = [grade_of(fit.robust, fit.rows, fit.scores[0], weak_of(fit)) for fit in fits]
     worst = max(grade for grade, _ in grades)
     cells, flagged = sum(len(fit.rows.label) for fit in fits), sum(int(fit.rows.flagged.sum()) for fit in fits)
-    are = "is" if flagged == 1 else "are"
-    tail = (
-        f"{flagged:,} of {counted(cells, 'cell')} {are} flagged" if flagged else f"none of {cells:,} cells is flagged"
-    )
-    told = [(fit, " ".join(why)) for fit, (grade, why) in zip(fits, grades, strict=True) if grade == worst]
-    reasons = [f"{fit.target}: {why}" for fit, why in told]
-    if worst == 0:
-        reasons = ["For each output the fit converged, and there are no doubts about its noise law."]
+    tail = f"{flagged:,} of {counted(cells, 'cell')} {'is' if flagged == 1 else 'are'} flagged"
+    told = [f"{fit.target}: {' '.join(why)}" for fit, (grade, why) in zip(fits, grades, strict=True) if grade == worst]
+    reasons = told if worst else ["There is no doubt about the fit or the noise law of any output."]
+    if flagged:
+        reasons.append("Flagged means more likely an outlier than not.")
     doubts = [f"{fit.target}: {doubt}" for fit in fits for doubt in fit.robust.doubts_]
     together = Rows.together([fit.rows for fit in fits])
     coverage = scores_of(together, together.flagged, float("nan")).coverage_kept
-    rows, features = len({label for fit in fits for label in fit.rows.label}), len(fits[0].columns)
+    features = len(fits[0].columns)
     names = ", ".join(f"<strong>{for_html(fit.target)}</strong>" for fit in fits)
     how = "one model of all cells" if _is_joint(fits[0].robust) else "a model for each output"
     lead = f"Robust Gaussian processes predict {names} from {counted(features, 'feature')}: {how}."
@@ -120,16 +124,19 @@ def _summary(fits: Sequence[Fit]) -> str:
 
 def _overview(fits: Sequence[Fit]) -> Section:
     """The outputs side by side."""
-    heads = ["", "cells", "flagged", "mean absolute error", "in their 95 % interval", "noise, standard deviation"]
+    heads = ["", "cells", "flagged", "mean error", "coverage", "noise"]
     if fits[0].plain is not None:
-        heads.append("error of an ordinary GP")
+        heads.append("ordinary GP's error")
     lines = []
     for fit in fits:
         score, *ordinary = fit.scores
         counts = [f"{len(fit.rows.label):,}", f"{int(fit.rows.flagged.sum()):,}"]
         errors = [number(score.mean_error_kept), percent(score.coverage_kept), number(score.noise_std)]
         lines.append((fit.target, [*counts, *errors, *(number(other.mean_error_kept) for other in ordinary)]))
-    words = "Errors and coverage are those of cells that are not flagged, each predicted from all other cells."
+    words = (
+        "Errors are absolute and coverage is the share of cells in their 95 % interval, both of cells that are not "
+        "flagged, each predicted from all other cells. Noise is its standard deviation."
+    )
     return Section("outputs", "Outputs", words, table=facts_table(heads, lines))
 
 
