@@ -180,6 +180,17 @@ def test_hyperparameters_on_some_rows():
     assert (model.outliers_ == bad)[~np.isnan(Y)].mean() > 0.95
 
 
+def test_an_output_that_is_rarely_observed_is_in_the_sample():
+    X, Y, *_ = make_data(60)
+    Y[:, 2] = np.where(np.arange(60) % 20 == 3, Y[:, 2], np.nan)  # three cells
+    for seed in range(3):
+        model = RCGPRegressor(outputs="correlated", fit_rows=15, max_iter=20, random_state=seed, weight="constant")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(X, Y)
+        assert np.isfinite(model.predict(NEW)).all()
+
+
 def test_scikit_learns_kernels_and_data_frames():
     X, Y, *_ = make_data(30)
     frame = pd.DataFrame(Y, columns=["a", "b", "c"])
