@@ -153,7 +153,7 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
     model = _regressor(options, choice, options.weight)
     notices += [*encoded.notices, *suspicious_inputs(encoded.X, encoding)]
     fitted = FittedTable(model, encoding, encoded.X, Y, notices, table, names)
-    quiet_fit(model, encoded.X, fitted.fitted_y, fitted.fitted_y, console, "Fitting the model")
+    _fit(fitted, model, console, "Fitting the model")
     notices += [] if options.log else _skew_notices(Y)
     notices += _fit_notices(fitted, choice, options)
     return fitted
@@ -162,7 +162,7 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
 def fit_plain(fitted: FittedTable, options: Options, console: Console) -> BaseRegressor:
     """An ordinary GP of the same data, for comparison; sparse if the other is."""
     plain = _regressor(options, _choice(fitted.Y, options), "constant")
-    quiet_fit(plain, fitted.X, fitted.fitted_y, fitted.fitted_y, console, "Fitting a plain GP to compare")
+    _fit(fitted, plain, console, "Fitting a plain GP to compare")
     return plain
 
 
@@ -242,6 +242,12 @@ def _columns_of(model: BaseRegressor, table: pd.DataFrame) -> Encoding:
 def csv_format(options: FormatOptions) -> CsvFormat:
     """How the options say that a CSV file is written."""
     return CsvFormat(options.encoding, options.separator, options.decimal, options.date_format)
+
+
+def _fit(fitted: FittedTable, model: BaseRegressor, console: Console, title: str) -> None:
+    """Fit a model to the data; a fit that fails names the row of the file."""
+    y = fitted.fitted_y
+    quiet_fit(model, fitted.X, y, y, console, title)
 
 
 def _regressor(options: Options, choice: Choice, weight: Weight) -> BaseRegressor:

@@ -17,7 +17,7 @@ from rcgp.cli.options import many
 from rcgp.estimator import IntervalWarning, NoiseLawWarning
 from rcgp.table import TableError
 
-__all__ = ["quiet_fit"]
+__all__ = ["progress_bar", "quiet_fit"]
 
 Table: TypeAlias = "pd.Series[float] | pd.DataFrame"
 
@@ -32,7 +32,7 @@ def quiet_fit(model: Any, X: Any, y: Table, used: Table, console: Console, title
         console: for the progress.
         title: of the progress.
     """
-    with _progress(console, title) as report, warnings.catch_warnings():
+    with progress_bar(console, title) as report, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the summary reports it
         warnings.simplefilter("ignore", NoiseLawWarning)  # doubts are printed after the results
         warnings.simplefilter("ignore", IntervalWarning)  # a notice reports it
@@ -69,7 +69,7 @@ class _Report:
 
 
 @contextmanager
-def _progress(console: Console, title: str) -> Iterator[_Report | bool]:
+def progress_bar(console: Console, title: str) -> Iterator[_Report | bool]:
     """A bar that is removed at the end and pulses while the total is unknown; none without a terminal."""
     if not console.is_terminal:
         yield False
