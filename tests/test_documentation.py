@@ -81,6 +81,11 @@ def test_the_python_of_the_page_on_likelihoods_runs(capsys, tmp_path, monkeypatc
     assert (tmp_path / "deep.rcgp").exists()
 
 
+def test_the_python_of_the_page_on_several_outputs_runs(capsys):
+    run_python("docs/several_outputs.md")
+    assert capsys.readouterr().out == "[[12  0]]\n-1.0\n"
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
@@ -165,7 +170,7 @@ def test_the_table_of_the_flash_crash_is_that_of_its_record():
     assert minute[values["flagged"]].tolist() == minute[crash].tolist()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/command_line.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/command_line.md", "docs/several_outputs.md"])
 def test_the_shell_commands_shown_exist(page, tmp_path, monkeypatch, capsys):
     """Every command and option shown is one that the program knows."""
     lines = [line for block in blocks_of(page, "sh") for line in block.splitlines() if line.startswith("rcgp ")]

@@ -18,6 +18,7 @@ from cli.houses import assert_one_sentence, rcgp_command
 from rcgp import RCGPRegressor, SparseRCGPRegressor
 from rcgp.cli import fitting
 from rcgp.cli.options import SPARSE_ABOVE, Options
+from rcgp.cli.progress import progress_bar
 from rcgp.report.summary import rows_of
 
 NOTICE = "120 rows: fitted through 20 inducing points; --exact for the exact model"
@@ -305,7 +306,7 @@ def test_progress_names_the_steps_and_counts_the_rows(waves):
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=200)
     table = wave_table()
-    with fitting._progress(console, "Fitting the model") as report:
+    with progress_bar(console, "Fitting the model") as report:
         SparseRCGPRegressor(n_inducing=20, progress=report).fit(table[["a", "b"]], table["y"])
         (task,) = report._progress.tasks
         assert task.description == "Fitting the model, weights of all rows: 120 of 120 rows"

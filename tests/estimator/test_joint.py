@@ -180,6 +180,17 @@ def test_hyperparameters_on_some_rows():
     assert (model.outliers_ == bad)[~np.isnan(Y)].mean() > 0.95
 
 
+def test_an_output_that_is_rarely_observed_is_in_the_sample():
+    X, Y, *_ = make_data(60)
+    Y[:, 2] = np.where(np.arange(60) % 20 == 3, Y[:, 2], np.nan)  # three cells
+    for seed in range(3):
+        model = RCGPRegressor(outputs="correlated", fit_rows=15, max_iter=20, random_state=seed, weight="constant")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(X, Y)
+        assert np.isfinite(model.predict(NEW)).all()
+
+
 def test_scikit_learns_kernels_and_data_frames():
     X, Y, *_ = make_data(30)
     frame = pd.DataFrame(Y, columns=["a", "b", "c"])
@@ -214,3 +225,31 @@ def test_bad_input_is_refused(outputs):
         model.fit(X, np.full(20, np.nan))
     with pytest.raises(ValueError, match="outputs must be 'independent' or 'correlated', got 'both'"):
         RCGPRegressor(outputs="both").fit(X, Y)
+
+
+@pytest.mark.parametrize("outputs", ["independent", "correlated"])
+def test_one_output_is_a_regressor_of_its_own(outputs, tmp_path):
+    X, Y, *_ = make_data(25, missing=0.2)
+    model = RCGPRegressor(outputs=outputs).fit(X, Y)
+    seen = ~np.isnan(Y[:, 1])
+    one = model.output(1)
+    for name in ("weights_", "outliers_", "outlier_probability_", "loo_mean_"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(model, name)[seen, 1])
+    assert (one.noise_law_, one.doubts_, one.n_outputs_) == (model.noise_law_[1], model.doubts_[1], 1)
+    for whole, part in zip(model.predict(NEW, return_std=True), one.predict(NEW, return_std=True), strict=True):
+        np.testing.assert_allclose(part, whole[:, 1], rtol=1e-10)
+    np.testing.assert_allclose(one.predict_interval(NEW)[0], model.predict_interval(NEW)[0][:, 1], rtol=1e-10)
+    np.testing.assert_allclose(one.noise_std(NEW), model.noise_std(NEW)[:, 1])
+    assert one.sample_y(NEW, 3).shape == (7, 3)
+    assert model.n_outputs_ == 3
+    assert model.weights_.shape == Y.shape
+    if outputs == "correlated":
+        with pytest.raises(SavedModelError, match="save the model of all"):
+            one.save(tmp_path / "one.rcgp")
+    else:
+        one.save(tmp_path / "one.rcgp")
+        np.testing.assert_array_equal(load(tmp_path / "one.rcgp").predict(NEW), one.predict(NEW))
+    with pytest.raises(ValueError, match="below the number of outputs, 3, got 3"):
+        model.output(3)
+    with pytest.raises(ValueError, match="at least 0, got -1"):
+        model.output(-1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from contextlib import contextmanager
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from rcgp import RCGPRegressor
 from rcgp.report import report_html, write_report
 from rcgp.report.text import fraction, number
 from rcgp.table import Column
@@ -338,3 +341,23 @@ def test_a_band_far_wider_than_the_frame_still_fills_it(browser, table, invented
         frame = page.locator("#figure-fit .bglayer, #figure-fit .plot").first.bounding_box()
         assert width > 0.9 * frame["width"]
         assert height > 400
+
+
+def test_panels_of_several_outputs_are_drawn_open_or_when_opened(browser, tmp_path):
+    random = np.random.default_rng(0)
+    X = pd.DataFrame({"hour": np.linspace(0, 9, 20)})
+    Y = np.sin(X.to_numpy()) * np.array([1.0, -2.0, 0.5, 3.0]) + 0.1 * random.standard_normal((20, 4))
+    Y[5, 2] += 9.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = RCGPRegressor(outputs="correlated", weight="constant", max_iter=10).fit(X, Y)
+    write_report(tmp_path / "page.html", model, None, X, Y, target=[EVIL, "b", "c", "d"])
+    with opened(browser, tmp_path / "page.html", color_scheme="dark") as page:
+        assert page.get_attribute("html", "data-figures") == "drawn"
+        assert page.locator("#figure-correlation .annotation").count() == 16
+        assert page.locator("#fit-0 svg.main-svg").count() > 0
+        panel = page.locator("details.output").nth(2)
+        assert panel.locator("svg.main-svg").count() == 0
+        panel.locator("summary").first.click()
+        page.wait_for_selector("#residuals-2 svg.main-svg")
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

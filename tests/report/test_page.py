@@ -15,7 +15,7 @@ import pytest
 import rcgp.report
 from rcgp import RCGPRegressor
 from rcgp.estimator import FLAG_RULE
-from rcgp.report import page as module
+from rcgp.report import frame as module
 from rcgp.report import report_html, write_report
 from rcgp.report.summary import rows_of
 from rcgp.report.text import fraction, number, percent

@@ -21,7 +21,7 @@ import rcgp
 from rcgp.cli.options import AsJson, Data, Options, ReadingOptions, SeriesOptions, with_options
 
 if TYPE_CHECKING:
-    from rcgp.cli.fitting import Fitted
+    from rcgp.cli.fitting import FittedTable
 
 __all__ = ["app", "run"]
 
@@ -108,13 +108,17 @@ def fit(
     Example: [bold]rcgp fit houses.csv --target price --model houses.rcgp[/bold]
     """
     from rcgp.cli.results import print_doubts, print_summary
+    from rcgp.cli.several import print_outputs
     from rcgp.estimator.saved import save
 
     if model is not None:
         _check_output(model, data)
     fitted = _fit(data, options)
-    print_summary(fitted, _results(), top)
-    print_doubts(fitted.model.doubts_, _messages())
+    if len(options.target) > 1:
+        print_outputs(fitted, _results(), top)
+    else:
+        print_summary(fitted.targets[0], _results(), top)
+    print_doubts(fitted.doubts, _messages())
     if model is not None:
         save(fitted.model, model, table=fitted.encoding.to_json())
         _say(f"\nmodel saved in {model}")
@@ -134,8 +138,8 @@ def predict(
 
     The columns are row (its number in DATA), id if the rows have names, mean, std, lower and upper. The interval
     follows the noise law of the model and holds a new observation that is no outlier. For a model fitted with --log,
-    results are in the units of the target, and a further column is the median. By default, tables are read as the
-    training table was.
+    results are in the units of the target, and a further column is the median. For several targets the names of these
+    columns begin with that of the target, as in price_mean. By default, tables are read as the training table was.
 
     Example: [bold]rcgp predict houses.rcgp new.csv --output predictions.csv[/bold]
     """
@@ -168,16 +172,22 @@ def outliers(
     Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
     """
     from rcgp.cli.results import outliers_json, print_doubts, print_rows, print_verdict, suspicion
+    from rcgp.cli.several import cells_json, print_verdicts, suspicious_cells
 
-    fitted = _fit(data, options)
-    rows = suspicion(fitted.model, fitted.y, fitted.expected, fitted.names)
+    fitted, several = _fit(data, options), len(options.target) > 1
+    one = fitted.targets[0]
+    rows = suspicious_cells(fitted) if several else suspicion(one.model, one.y, one.expected, one.names)
     rows = (rows[rows["outlier"]] if only_flagged else rows).head(len(rows) if top is None else top)
     if as_json:
-        typer.echo(json.dumps(outliers_json(fitted, rows), ensure_ascii=False))
+        result = cells_json(fitted, rows) if several else outliers_json(one, rows)
+        typer.echo(json.dumps(result, ensure_ascii=False))
     else:
         print_rows(rows, _results())
-        print_verdict(fitted, _results())
-    print_doubts(fitted.model.doubts_, _messages())
+        if several:
+            print_verdicts(fitted, _results())
+        else:
+            print_verdict(one, _results())
+    print_doubts(fitted.doubts, _messages())
 
 
 @app.command()
@@ -207,12 +217,12 @@ def report(
             plain,
             fitted.X,
             fitted.fitted_y,
-            target=f"log {options.target}" if options.log else options.target,  # the page is in the units of the fit
+            target=fitted.titles if len(options.target) > 1 else fitted.titles[0],
             rows=fitted.labels,
             notices=fitted.notices,
             columns=fitted.encoding.columns,
         )
-    print_doubts(fitted.model.doubts_, _messages())
+    print_doubts(fitted.doubts, _messages())
     _say(f"report written to {output} ({output.stat().st_size / 1e6:.1f} MB): open it in a browser")
 
 
@@ -227,17 +237,19 @@ def clean(
     """Write the table with an outlier probability, an expected value and a flag for each row, or without flagged rows.
 
     All columns are kept, in order. New ones are outlier_probability, expected (predicted from all other rows) and
-    outlier, empty in rows that lack a value.
+    outlier, empty in rows that lack a value. For several targets their names begin with that of the target, empty cells
+    have an expected value too, and --drop empties flagged cells.
 
     Example: [bold]rcgp clean houses.csv --target price --output clean.csv --drop[/bold]
     """
-    from rcgp.cli.results import NEW_COLUMNS, cleaned, print_doubts, write_table
+    from rcgp.cli.results import cleaned, print_doubts, write_table
+    from rcgp.cli.several import cleaned_cells, new_columns
 
     _check_output(output, data, table=True)
-    fitted = _fit(data, options, NEW_COLUMNS)
-    table, summary = cleaned(fitted, drop)
+    fitted = _fit(data, options, new_columns(options.target))
+    table, summary = cleaned_cells(fitted, drop) if len(options.target) > 1 else cleaned(fitted.targets[0], drop)
     write_table(table, output, fitted.table.attrs.get("separator", ","), options.decimal or ".")
-    print_doubts(fitted.model.doubts_, _messages())
+    print_doubts(fitted.doubts, _messages())
     _say(summary.format(output=output))
 
 
@@ -339,7 +351,7 @@ def _unavailable(missing: ImportError) -> Callable[[], None]:
     return command
 
 
-def _fit(data: Path, options: Options, new_columns: tuple[str, ...] = ()) -> Fitted:
+def _fit(data: Path, options: Options, new_columns: tuple[str, ...] = ()) -> FittedTable:
     """Fit a table and print the notices."""
     from rcgp.cli.fitting import fit_table
     from rcgp.cli.results import print_notices

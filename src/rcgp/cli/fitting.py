@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from sklearn.exceptions import ConvergenceWarning
 
-from rcgp import FitError
 from rcgp.chunked.resources import available_memory, gigabytes, inducing_bytes
-from rcgp.cli.options import Choice, FormatOptions, Options, ReadingOptions, Weight, many
-from rcgp.estimator import IntervalWarning, NoiseLawWarning, RCGPRegressor, SparseRCGPRegressor
+from rcgp.cli.options import CORRELATED_UP_TO, Choice, FormatOptions, Options, ReadingOptions, Weight, many
+from rcgp.cli.progress import quiet_fit
+from rcgp.estimator import RCGPRegressor, SparseRCGPRegressor
 from rcgp.estimator.base import BaseRegressor
 from rcgp.estimator.saved import load_with_table
 from rcgp.estimator.sparse import doubt_of
@@ -38,7 +35,7 @@ from rcgp.table import (
     suspicious_inputs,
 )
 
-__all__ = ["Fitted", "csv_format", "fit_plain", "fit_table", "predictions", "quiet_fit"]
+__all__ = ["Fitted", "FittedTable", "csv_format", "fit_plain", "fit_table", "predictions"]
 
 # Peak memory, measured in n x n matrices of float64: of the search for hyperparameters on n rows, and of an exact
 # model of n rows.
@@ -50,7 +47,7 @@ _SKEWED, _SKEW_ROWS = 3.0, 20
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted model, its training data and notices for the user.
+    """A fitted model of one target, its training data and notices for the user.
 
     Attributes:
         y: ``n`` observations in the units of the table.
@@ -78,14 +75,60 @@ class Fitted:
         with np.errstate(over="ignore"):
             return np.exp(mean) if self.encoding.log else mean
 
+
+@dataclass(frozen=True)
+class FittedTable:
+    """A fitted model of one target or several, its training data and notices for the user.
+
+    Attributes:
+        Y: ``n x T`` observations in the units of the table, NaN where a cell is empty.
+        table, names: as for :class:`Fitted`.
+    """
+
+    model: Any
+    encoding: Encoding
+    X: pd.DataFrame
+    Y: pd.DataFrame
+    notices: list[str]
+    table: pd.DataFrame
+    names: pd.Series[str] | None
+
+    @cached_property
+    def targets(self) -> list[Fitted]:
+        """Each target by itself, in the rows that have a value."""
+        several, found = self.Y.shape[1] > 1, []
+        for t, name in enumerate(self.Y.columns):
+            y = self.Y[name].dropna()
+            names = None if self.names is None else self.names.loc[y.index]
+            model = self.model.output(t) if several else self.model
+            found.append(Fitted(model, self.encoding, self.X.loc[y.index], y, self.notices, self.table, names))
+        return found
+
+    @property
+    def fitted_y(self) -> pd.Series[float] | pd.DataFrame:
+        """The observations in the units of the fit; those of one target without an axis for targets."""
+        Y = self.Y.transform(np.log).set_axis(self.titles, axis=1) if self.encoding.log else self.Y
+        return Y if Y.shape[1] > 1 else Y.iloc[:, 0]
+
+    @property
+    def titles(self) -> list[str]:
+        """Names of the targets in the units of the fit."""
+        return [f"log {name}" if self.encoding.log else str(name) for name in self.Y.columns]
+
     @property
     def labels(self) -> list[object]:
         """Names of the ``n`` rows, or their numbers."""
-        rows = list(self.y.index)
+        rows = list(self.Y.index)
         return rows if self.names is None else [name or row for name, row in zip(self.names, rows, strict=True)]
 
+    @property
+    def doubts(self) -> list[str]:
+        """Doubts about the noise law; of several targets with the name of theirs."""
+        several = len(self.targets) > 1
+        return [f"{one.y.name}: {doubt}" if several else doubt for one in self.targets for doubt in one.model.doubts_]
 
-def fit_table(path: Path, options: Options, console: Console, new_columns: Sequence[str] = ()) -> Fitted:
+
+def fit_table(path: Path, options: Options, console: Console, new_columns: Sequence[str] = ()) -> FittedTable:
     """Read a table, encode it and fit the robust model, with progress on the console.
 
     Raises:
@@ -101,32 +144,33 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
     encoding, notices = learn_encoding(table, options.target, features, options.missing, exclude, form, options.row_id)
     encoding = replace(encoding, log=options.log)
     encoded = encode(table, encoding, options.missing)
-    assert encoded.y is not None
-    rows = len(encoded.y)
-    choice = options.for_rows(rows)
-    _check_memory(rows, choice, options)
-    y = _logarithm(encoded.y) if options.log else encoded.y
-    model = _regressor(options, choice, options.weight)
-    _fit(model, encoded.X, y, console, "Fitting the model")
-    notices += [*encoded.notices, *suspicious_inputs(encoded.X, encoding)]
-    notices += [] if options.log else _skew_notices(encoded.y)
-    notices += _fit_notices(model, y, choice, options)
+    Y = pd.DataFrame(encoded.y)
+    choice = _choice(Y, options)
+    if options.log:
+        _check_logarithms(Y)
     names = row_names(table, encoding.row_id)
-    names = None if names is None else names.loc[encoded.y.index]
-    return Fitted(model, encoding, encoded.X, encoded.y, notices, table, names)
+    names = None if names is None else names.loc[Y.index]
+    model = _regressor(options, choice, options.weight)
+    notices += [*encoded.notices, *suspicious_inputs(encoded.X, encoding)]
+    fitted = FittedTable(model, encoding, encoded.X, Y, notices, table, names)
+    _fit(fitted, model, console, "Fitting the model")
+    notices += [] if options.log else _skew_notices(Y)
+    notices += _fit_notices(fitted, choice, options)
+    return fitted
 
 
-def fit_plain(fitted: Fitted, options: Options, console: Console) -> BaseRegressor:
+def fit_plain(fitted: FittedTable, options: Options, console: Console) -> BaseRegressor:
     """An ordinary GP of the same data, for comparison; sparse if the other is."""
-    plain = _regressor(options, options.for_rows(len(fitted.y)), "constant")
-    _fit(plain, fitted.X, fitted.fitted_y, console, "Fitting a plain GP to compare")
+    plain = _regressor(options, _choice(fitted.Y, options), "constant")
+    _fit(fitted, plain, console, "Fitting a plain GP to compare")
     return plain
 
 
 def predictions(model_path: Path, data_path: Path, options: ReadingOptions) -> tuple[pd.DataFrame, list[str]]:
     """Mean, standard deviation and 95 % interval of a new observation in each row of a table, and notices.
 
-    The table is read as the training table was, except for the given options.
+    The table is read as the training table was, except for the given options. For several targets the names of the
+    columns begin with theirs.
     """
     try:
         model, saved = load_with_table(model_path)
@@ -134,9 +178,9 @@ def predictions(model_path: Path, data_path: Path, options: ReadingOptions) -> t
         if data_path.suffix == ".rcgp":
             raise TableError(f"{error}; the model comes first, then the table") from error
         raise
-    if (outputs := model.n_outputs_) > 1:
-        raise TableError(f"{str(model_path)!r} has {outputs} outputs; predict with it in Python: rcgp.load(...)")
     known = None if saved is None else Encoding.from_json(saved)
+    if (outputs := model.n_outputs_) != (1 if known is None else len(known.targets)):
+        raise TableError(f"{str(model_path)!r} has {outputs} outputs; predict with it in Python: rcgp.load(...)")
     given = csv_format(options)
     form = given if known is None else known.form.overridden_by(given)
     table = read_table(data_path, form)
@@ -145,16 +189,25 @@ def predictions(model_path: Path, data_path: Path, options: ReadingOptions) -> t
         raise TableError(f"there is no column {options.row_id!r} for --id")
     encoded = encode(table, encoding, options.missing, with_target=False)
     inputs = encoded.X if hasattr(model, "feature_names_in_") else encoded.X.to_numpy()
+    names = row_names(table, options.row_id or encoding.row_id)
+    columns: dict[str, Any] = {"row": encoded.X.index.to_numpy()}
+    if names is not None:
+        columns["id"] = names.loc[encoded.X.index].to_numpy()
+    if outputs == 1:
+        columns |= _predicted(model, inputs, encoding.log)
+    else:
+        for t, target in enumerate(encoding.targets):
+            parts = _predicted(model.output(t), inputs, encoding.log)
+            columns |= {f"{target}_{name}": values for name, values in parts.items()}
+    return pd.DataFrame(columns), encoded.notices
+
+
+def _predicted(model: BaseRegressor, inputs: Any, log: bool) -> dict[str, NDArray[np.float64]]:
+    """The columns of predictions of one target, in its units."""
     mean, std = model.predict(inputs, return_std=True, include_noise=True)
     lower, upper = model.predict_interval(inputs)
     predicted = {"mean": mean, "std": std, "lower": lower, "upper": upper}
-    if encoding.log:
-        predicted = _from_logarithm(predicted)
-    names = row_names(table, options.row_id or encoding.row_id)
-    rows: dict[str, Any] = {"row": encoded.X.index.to_numpy()}
-    if names is not None:
-        rows["id"] = names.loc[encoded.X.index].to_numpy()
-    return pd.DataFrame({**rows, **predicted}), encoded.notices
+    return _from_logarithm(predicted) if log else predicted
 
 
 def _from_logarithm(predicted: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
@@ -191,31 +244,10 @@ def csv_format(options: FormatOptions) -> CsvFormat:
     return CsvFormat(options.encoding, options.separator, options.decimal, options.date_format)
 
 
-def _fit(model: BaseRegressor, X: pd.DataFrame, y: pd.Series[float], console: Console, title: str) -> None:
-    """Fit, with progress on a terminal; a fit that fails names the row of the file."""
-    quiet_fit(model, X, y, y, console, title)
-
-
-def quiet_fit(model: Any, X: Any, y: pd.Series[float], used: pd.Series[float], console: Console, title: str) -> None:
-    """Fit any estimator, with progress on a terminal and without warnings, which the results report.
-
-    Args:
-        model: the estimator.
-        X, y: what it is fitted to.
-        used: the rows of y that the model uses, one of which an error names.
-        console: for the progress.
-        title: of the progress.
-    """
-    with _progress(console, title) as report, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the summary reports it
-        warnings.simplefilter("ignore", NoiseLawWarning)  # doubts are printed after the results
-        warnings.simplefilter("ignore", IntervalWarning)  # a notice reports it
-        try:
-            model.set_params(progress=report).fit(X, y)
-        except FitError as error:
-            clue = error.clue or f"whose {y.name!r} is {used.iloc[error.row]:g}"
-            raise TableError(f"the fit failed: {error.reason}; look at row {used.index[error.row]}, {clue}") from error
-    model.set_params(progress=False)
+def _fit(fitted: FittedTable, model: BaseRegressor, console: Console, title: str) -> None:
+    """Fit a model to the data; a fit that fails names the row of the file."""
+    y = fitted.fitted_y
+    quiet_fit(model, fitted.X, y, y, console, title)
 
 
 def _regressor(options: Options, choice: Choice, weight: Weight) -> BaseRegressor:
@@ -229,7 +261,19 @@ def _regressor(options: Options, choice: Choice, weight: Weight) -> BaseRegresso
     }
     if choice.sparse:
         return SparseRCGPRegressor(n_inducing=choice.inducing, **common)
-    return RCGPRegressor(n_restarts=options.restarts or 0, **common)
+    return RCGPRegressor(outputs=choice.outputs, n_restarts=options.restarts or 0, **common)
+
+
+def _choice(Y: pd.DataFrame, options: Options) -> Choice:
+    """What was not given, for ``n x T`` observations. Raises TableError if memory does not suffice."""
+    rows = len(Y)
+    if Y.shape[1] == 1:
+        choice = options.for_rows(rows)
+        _check_memory(rows, choice, options)
+        return choice
+    choice, cells = options.for_cells(rows, int(Y.count().sum())), Y.count().to_numpy()
+    _check_memory_of_several(cells, min(1.0, choice.fit_rows / rows), choice)
+    return choice
 
 
 def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
@@ -258,23 +302,49 @@ def _check_memory(rows: int, choice: Choice, options: Options) -> None:
         raise TableError(f"{what} about {gigabytes(needed)} GB of memory, and {gigabytes(free)} are free: {remedy}")
 
 
-def _logarithm(y: pd.Series[float]) -> pd.Series[float]:
-    """The logarithm of the target. Raises TableError naming the first row that is not positive."""
-    bad = (y <= 0).to_numpy()
-    if bad.any():
-        first = int(bad.argmax())
-        raise TableError(
-            f"row {y.index[first]} of column {str(y.name)!r} is {y.iloc[first]:g}, and --log needs positive values "
-            f"({int(bad.sum())} of {len(y)} are not): correct it, or leave --log out"
-        )
-    log = y.transform(np.log).rename(f"log {y.name}")
-    if log.nunique() == 1:
-        raise TableError(f"every value of {str(y.name)!r} has the same logarithm: there is nothing to predict")
-    return log
+def _check_memory_of_several(cells: NDArray[Any], searched: float, choice: Choice) -> None:
+    """Refuse a fit of several targets that needs more memory than is free.
+
+    Args:
+        cells: how many cells each target has.
+        searched: share of the rows on which hyperparameters are chosen.
+        choice: whether the targets are correlated.
+    """
+    sizes = np.array([cells.sum()]) if choice.outputs == "correlated" else cells
+    search = 8 * _SEARCH_MATRICES * float(sizes.max() * searched) ** 2
+    model = 8 * _MODEL_MATRICES * float((sizes.astype(np.float64) ** 2).sum())
+    if choice.outputs == "correlated":
+        what, remedy = f"one model of {many(int(cells.sum()))} cells needs", "use --outputs independent"
+    else:
+        what = f"{len(cells)} exact fits of up to {many(int(cells.max()))} rows need"
+        remedy = "fit each target by itself, with --sparse"
+    needed, free = max(search, model), available_memory()
+    if free is not None and needed > free:
+        raise TableError(f"{what} about {gigabytes(needed)} GB of memory, and {gigabytes(free)} are free: {remedy}")
 
 
-def _skew_notices(y: pd.Series[float]) -> list[str]:
-    """Suggest --log for a positive target with a long upper tail that its logarithm does not have."""
+def _check_logarithms(Y: pd.DataFrame) -> None:
+    """Raise TableError for a target without logarithms, naming the first row, and for one whose are all the same."""
+    for name in Y.columns:
+        y = Y[name].dropna()
+        bad = (y <= 0).to_numpy()
+        if bad.any():
+            first = int(bad.argmax())
+            raise TableError(
+                f"row {y.index[first]} of column {str(name)!r} is {y.iloc[first]:g}, and --log needs positive values "
+                f"({int(bad.sum())} of {len(y)} are not): correct it, or leave --log out"
+            )
+        if y.transform(np.log).nunique() == 1:
+            raise TableError(f"every value of {str(name)!r} has the same logarithm: there is nothing to predict")
+
+
+def _skew_notices(Y: pd.DataFrame) -> list[str]:
+    """Suggest --log if every target is positive with a long upper tail that its logarithm does not have."""
+    notices = [notice for name in Y.columns for notice in _skew_notice(Y[name].dropna())]
+    return notices if len(notices) == Y.shape[1] else []
+
+
+def _skew_notice(y: pd.Series[float]) -> list[str]:
     if len(y) < _SKEW_ROWS or y.min() <= 0:
         return []
     low, middle, high = (float(value) for value in np.quantile(y, [0.05, 0.5, 0.95]))
@@ -289,54 +359,34 @@ def _skew_notices(y: pd.Series[float]) -> list[str]:
     ]
 
 
-def _fit_notices(model: BaseRegressor, y: pd.Series[float], choice: Choice, options: Options) -> list[str]:
+def _fit_notices(fitted: FittedTable, choice: Choice, options: Options) -> list[str]:
     """Choices made for the number of rows, and reasons to doubt the fit."""
-    notices, rows = [], len(y)
+    model, rows, cells = fitted.model, len(fitted.Y), int(fitted.Y.count().sum())
+    notices = []
     if isinstance(model, SparseRCGPRegressor):
         if options.sparse is None:
             points = many(len(model.inducing_points_))
             notices.append(f"{many(rows)} rows: fitted through {points} inducing points; --exact for the exact model")
         if doubt := doubt_of(model.model_):
             notices.append(f"{doubt}; raise --inducing, or --fit-rows")
+    if len(fitted.targets) > 1 and options.outputs is None and choice.outputs == "independent":
+        many_cells = f"{many(cells)} cells are more than {CORRELATED_UP_TO}"
+        notices.append(f"{many_cells}: a model for each target; --outputs correlated for one of all, in more time")
     if rows > choice.fit_rows:
         sample = f"a random sample of {many(choice.fit_rows)} of {many(rows)} rows (--fit-rows)"
         notices.append(f"hyperparameters were chosen on {sample}; the fitted model uses all rows")
-    if model.weight == "learned":
-        return notices
-    # With a given weight outliers inflate the noise.
+    given = [] if model.weight == "learned" else [_inflation(target) for target in fitted.targets]
+    return notices + [sentence for sentence in given if sentence]
+
+
+def _inflation(fitted: Fitted) -> str:
+    """A sentence if outliers have inflated the noise, as they do with a given weight; else empty."""
+    model, y = fitted.model, fitted.fitted_y
     typical = float(np.median(np.abs(y.to_numpy() - model.loo_mean_) / model.loo_std_)) / NORMAL_MAD
-    if typical < 1 / 3 and model.outliers_.any() and model.noise_variance_ > 1e-6 * float(y.var()):
-        notices.append(
-            f"outliers have inflated the fitted noise: errors are typically {typical:.2g} of what the model expects, "
-            "so intervals are too wide; --weight learned narrows them"
-        )
-    return notices
-
-
-class _Report:
-    """A callback that moves a progress bar with each evaluation of the objective and each chunk of a sparse fit."""
-
-    def __init__(self, progress: Progress, title: str) -> None:
-        self._progress, self._title, self._step = progress, title, ""
-        self._task = progress.add_task(title, total=None)
-
-    def __call__(self, evaluations: int, best: float) -> None:
-        text = f"{self._title}{self._step}: {evaluations} evaluations, objective {best:.6g}"
-        self._progress.update(self._task, description=text)
-
-    def stage(self, name: str, done: int, total: int) -> None:
-        """A step of a sparse fit, with the rows done and the total, 0 if unknown."""
-        self._step = f", {name}"
-        text = f"{self._title}{self._step}" + (f": {many(done)} of {many(total)} rows" if total else "")
-        self._progress.update(self._task, description=text, completed=done, total=total or None)
-
-
-@contextmanager
-def _progress(console: Console, title: str) -> Iterator[_Report | bool]:
-    """A bar that is removed at the end and pulses while the total is unknown; none without a terminal."""
-    if not console.is_terminal:
-        yield False
-        return
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield _Report(progress, title)
+    if not (typical < 1 / 3 and model.outliers_.any() and model.noise_variance_ > 1e-6 * float(y.var())):
+        return ""
+    of = "" if not fitted.encoding.further else f" of {str(y.name)!r}"
+    return (
+        f"outliers have inflated the fitted noise{of}: errors are typically {typical:.2g} of what the model expects, "
+        "so intervals are too wide; --weight learned narrows them"
+    )

@@ -14,12 +14,14 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 import typer
 
 __all__ = [
+    "CORRELATED_UP_TO",
     "SPARSE_ABOVE",
     "AsJson",
     "Choice",
     "Data",
     "FormatOptions",
     "Options",
+    "Outputs",
     "ReadingOptions",
     "SeriesOptions",
     "Weight",
@@ -30,11 +32,14 @@ __all__ = [
 #: Larger tables are fitted through inducing points by default. An exact fit of this many rows takes half a minute, four
 #: times as long as a sparse one.
 SPARSE_ABOVE = 4000
+#: More cells of several targets are fitted target by target by default: a fit of all costs the cube of their number.
+CORRELATED_UP_TO = 5000
 _INDUCING = 500
-# Rows on which hyperparameters are chosen.
+# Rows on which hyperparameters are chosen; of correlated targets, cells.
 _EXACT_FIT_ROWS, _SPARSE_FIT_ROWS = 2000, 1000
 
 Weight: TypeAlias = Literal["learned", "imq", "se", "constant"]
+Outputs: TypeAlias = Literal["correlated", "independent"]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")]
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="CSV or Parquet file with a header.", show_default=False)]
 
@@ -73,7 +78,19 @@ class ReadingOptions(FormatOptions):
 class Options(ReadingOptions):
     """How to read and fit a table; ``None`` if not given. Raises typer.BadParameter if options exclude each other."""
 
-    target: str = _option(..., "Column to predict.", shown=False)
+    target: list[str] = _option(
+        ...,
+        "Column to predict; one option for each of several. Cells of several may be empty in rows that have one of "
+        "them.",
+        metavar="COLUMN",
+        shown=False,
+    )
+    outputs: Outputs | None = _option(
+        None,
+        "Several targets: one model of all cells, in which targets that go together help each other, or a model for "
+        "each.",
+        shown=f"correlated up to {CORRELATED_UP_TO} cells",
+    )
     features: list[str] | None = _option(
         None,
         "Columns to predict from, separated by commas or with the option repeated; all others by default.",
@@ -83,7 +100,7 @@ class Options(ReadingOptions):
     exclude: list[str] | None = _option(
         None, "Columns to leave out, such as names and identifiers.", metavar="A,B,C", shown=False
     )
-    log: bool = _option(False, "Fit the logarithm of a positive target; results are in its own units.", "--log")
+    log: bool = _option(False, "Fit the logarithm of positive targets; results are in their own units.", "--log")
     weight: Weight = _option(
         "learned",
         "How much a row counts: by a noise law learned from the table; by its distance from the prior mean, as in the "
@@ -119,8 +136,20 @@ class Options(ReadingOptions):
     seed: int = _option(0, "Seed of everything random.", min=0)
 
     def __post_init__(self) -> None:
+        if len(self.target) == 1 and self.outputs is not None:
+            raise typer.BadParameter("needs more than one --target", param_hint=["--outputs"])
+        if len(self.target) > 1 and (self.sparse or self.inducing is not None):
+            sentence = "works with one --target only; fit each of several by itself, or leave it out"
+            raise typer.BadParameter(sentence, param_hint=["--sparse" if self.sparse else "--inducing"])
         if self.sparse is not None:
             self._check_kind(self.sparse)
+
+    def for_cells(self, rows: int, cells: int) -> Choice:
+        """Choose what was not given for several targets with this many observed cells."""
+        outputs = self.outputs or ("correlated" if cells <= CORRELATED_UP_TO else "independent")
+        searched = _EXACT_FIT_ROWS * rows // cells if outputs == "correlated" else _EXACT_FIT_ROWS
+        fit_rows = self.fit_rows or max(2, searched)
+        return Choice(sparse=False, inducing=_INDUCING, fit_rows=fit_rows, outputs=outputs)
 
     def for_rows(self, rows: int) -> Choice:
         """Choose what was not given. Raises typer.BadParameter if an option does not apply to such a table's fit."""
@@ -196,6 +225,7 @@ class Choice:
     sparse: bool
     inducing: int
     fit_rows: int
+    outputs: Outputs = "independent"
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

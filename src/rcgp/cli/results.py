@@ -20,6 +20,7 @@ from rcgp.estimator import FLAG_RULE, SparseRCGPRegressor
 from rcgp.estimator.base import BaseRegressor
 from rcgp.report.summary import Rows, rows_of
 from rcgp.saving import write_atomically
+from rcgp.table import Encoding
 from rcgp.table.encoding import printable
 from rcgp.weights.noise_law import SCALES
 
@@ -29,13 +30,17 @@ __all__ = [
     "coverage_of",
     "number",
     "outliers_json",
+    "output_json",
     "print_columns",
     "print_doubts",
+    "print_lengthscales",
     "print_notices",
     "print_rows",
     "print_summary",
     "print_verdict",
+    "summary_facts",
     "suspicion",
+    "suspicion_order",
     "verdict_facts",
     "write_table",
 ]
@@ -72,47 +77,57 @@ def suspicion(
             "outlier": model.outliers_,
         }
     )
+    return suspicion_order(rows)
+
+
+def suspicion_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same rows, the most suspicious first."""
     order = np.lexsort((-rows["score"].abs().to_numpy(), -rows["outlier_probability"].to_numpy()))
     return rows.iloc[order].reset_index(drop=True)
 
 
 def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
     """The rows of :func:`suspicion` and the noise law, for machines."""
+    listed = rows.to_dict(orient="records")
+    return {**output_json(fitted), "rows": listed, "flag_rule": FLAG_RULE, "notices": fitted.notices}
+
+
+def output_json(fitted: Fitted) -> dict[str, Any]:
+    """The noise law of a target, its coverage and its doubts, for machines."""
     model = fitted.model
     law, (of_good, of_all) = model.noise_law_, coverage_of(_rows(fitted))
     return {
         "target": fitted.y.name,
-        "rows": rows.to_dict(orient="records"),
         "noise_law": {"scales": list(SCALES), "shares": list(law.shares), "outlier_share": law.outlier_share},
         "flagged": int(model.outliers_.sum()),
-        "flag_rule": FLAG_RULE,
         "coverage": {"not_flagged": of_good, "all": of_all},
         "doubts": list(model.doubts_),
-        "notices": fitted.notices,
     }
 
 
 def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
     """The fit, its leave-one-out error, its noise law and the most suspicious rows."""
-    model, y = fitted.model, fitted.y
-    rows = suspicion(model, y, fitted.expected, fitted.names)
-    error = rows["residual"].abs()
-    report = model.fit_report_
+    model = fitted.model
+    rows = suspicion(model, fitted.y, fitted.expected, fitted.names)
     sparse = [("inducing points", f"{len(model.inducing_points_)}")] if isinstance(model, SparseRCGPRegressor) else []
-    facts = (
-        ("rows used", f"{len(y)}"),
-        *sparse,
-        ("target", printable(y.name)),
-        ("noise", _noise(fitted)),
-        ("leave-one-out error", f"absolute: median {number(error.median())}, mean {number(error.mean())}"),
-        *verdict_facts(model, _rows(fitted)),
-        ("optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"),
-    )
+    facts = (("rows used", f"{len(fitted.y)}"), *sparse, *summary_facts(fitted))
     print_columns([list(fact) for fact in facts], console, right=())
-    _print_lengthscales(fitted, console)
+    print_lengthscales(fitted.X, model, fitted.encoding, console)
     if shown and len(rows):
         console.print("\nMost suspicious rows, predicted from all others:")
         print_rows(rows.head(shown), console)
+
+
+def summary_facts(fitted: Fitted) -> tuple[tuple[str, str], ...]:
+    """A target, its noise and leave-one-out error, its noise law, and how the fit ended."""
+    error, report = np.abs(fitted.y.to_numpy() - fitted.expected), fitted.model.fit_report_
+    return (
+        ("target", printable(fitted.y.name)),
+        ("noise", _noise(fitted)),
+        ("leave-one-out error", f"absolute: median {number(float(np.median(error)))}, mean {number(error.mean())}"),
+        *verdict_facts(fitted.model, _rows(fitted)),
+        ("optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"),
+    )
 
 
 def print_verdict(fitted: Fitted, console: Console) -> None:
@@ -123,7 +138,7 @@ def print_verdict(fitted: Fitted, console: Console) -> None:
 
 def print_rows(rows: pd.DataFrame, console: Console) -> None:
     """The rows of :func:`suspicion`, one line each, whatever the width of the terminal."""
-    named = [name for name in ("id", "time") if name in rows]
+    named = [name for name in ("id", "time", "target") if name in rows]
     lines = [["row", *named, "observed", "expected", "residual", "in sd", "weight", "outlier probability", "flag"]]
     for row in rows.itertuples(index=False):
         values: Any = row
@@ -209,14 +224,14 @@ def _noise(fitted: Fitted) -> str:
     return f"standard deviation {number(low)} to {number(high)} from place to place, median {number(middle)}{of}"
 
 
-def _print_lengthscales(fitted: Fitted, console: Console) -> None:
+def print_lengthscales(X: pd.DataFrame, model: BaseRegressor, encoding: Encoding, console: Console) -> None:
     """Lengthscales beside the range of each feature: only their ratio says how much a feature matters.
 
     Constant features come last, without a lengthscale.
     """
-    X, lengthscales = fitted.X, fitted.model.lengthscales_
+    lengthscales = model.lengthscales_
     low, high = (X.quantile(q).to_numpy() for q in (0.05, 0.95))
-    dates = {column.name for column in fitted.encoding.columns if column.kind == "date"}
+    dates = {column.name for column in encoding.columns if column.kind == "date"}
     lines = [["feature", "lengthscale", "middle 90 % of its values"]]
     constant = (X.min() == X.max()).to_numpy()
     for j in np.lexsort((lengthscales / np.where(high > low, high - low, 1.0), constant)):  # by the latter first

@@ -14,9 +14,10 @@ import typer
 from rich.console import Console
 
 import rcgp
-from rcgp.cli.fitting import csv_format, quiet_fit
+from rcgp.cli.fitting import csv_format
 from rcgp.cli.follow import follow
 from rcgp.cli.options import SeriesOptions, many
+from rcgp.cli.progress import quiet_fit
 from rcgp.cli.results import (
     coverage_of,
     number,

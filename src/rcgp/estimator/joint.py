@@ -89,7 +89,7 @@ def fit_joint(
     sample = rows
     sampled = estimator.fit_rows is not None and estimator.fit_rows < len(rows)
     if sampled:
-        sample = rows[torch.from_numpy(np.sort(random.choice(len(rows), estimator.fit_rows, replace=False)))]
+        sample = rows[_sample(used[rows], int(estimator.fit_rows), random)]
     observed = torch.where(used, Y, torch.nan)
     model = _build(estimator, X[sample], observed[sample], None if precision is None else precision[sample])
     try:
@@ -114,6 +114,23 @@ def fit_joint(
         rows_of = diagnosed(OutputOf(model, t), judged, learn, weights[cells], own, X, Y[:, t], used[:, t])
         outputs.append(Output(OutputOf(model, t), report, judged.law, judged.doubts, rows_of))
     return outputs
+
+
+def _sample(used: Tensor, size: int, random: np.random.RandomState) -> Tensor:
+    """Random rows, in order; an output without a cell in them brings rows of its own, so that it can be fitted.
+
+    Args:
+        used: ``n x T``, which cells are observed.
+        size: number of rows to draw.
+        random: source of the draw.
+    """
+    chosen = torch.zeros(len(used), dtype=torch.bool)
+    chosen[torch.from_numpy(random.choice(len(used), size, replace=False))] = True
+    for cells in used.T:
+        if not bool((cells & chosen).any()):
+            own = cells.nonzero().squeeze(-1).numpy()
+            chosen[torch.from_numpy(random.choice(own, min(size, len(own)), replace=False))] = True
+    return chosen.nonzero().squeeze(-1)
 
 
 def _build(estimator: BaseRegressor, X: Tensor, Y: Tensor, precision: Tensor | None) -> MultiOutputRCGP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,9 +14,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rcgp.estimator.base import BaseRegressor, check_choice, training_data, undone_on_failure
+from rcgp.estimator.base import BaseRegressor, check_choice, check_integer, training_data, undone_on_failure
 from rcgp.estimator.joint import OutputOf, fit_joint
-from rcgp.estimator.output import ROW_ATTRIBUTES, Output, fit_output, lengthscales, warn
+from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis, fit_output, lengthscales, warn
 from rcgp.models import RCGP, MultiOutputRCGP
 
 __all__ = ["RCGPRegressor"]
@@ -225,15 +226,43 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         inputs, random = self._inputs(X), check_random_state(random_state)
         samples = []
         with torch.no_grad():
-            if self._joint is not None:
+            if self._joint is not None and self.n_outputs_ > 1:
                 normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs), self.n_outputs_)))
                 joint = self._joint.posterior(inputs, observation_noise=include_noise)
                 return joint.rsample(torch.Size([n_samples]), base_samples=normal).movedim(0, -1).numpy()
-            for model in self.models_:
+            for model in self._outputs:
                 normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs))))
                 posterior = model.posterior(inputs, observation_noise=include_noise)
                 samples.append(posterior.rsample(torch.Size([n_samples]), base_samples=normal).T)
         return self._stack(samples, axis=1)
+
+    def output(self, number: int) -> RCGPRegressor:
+        """One of several outputs as a fitted regressor of a single one.
+
+        Parameters
+        ----------
+        number : int
+            Which column of y, from 0.
+
+        Returns
+        -------
+        regressor : RCGPRegressor
+            With the same predictions of that output; attributes of rows hold only rows in which it was observed. It
+            shares the models of this one: an output of ``outputs="correlated"`` cannot be saved by itself.
+        """
+        check_is_fitted(self)
+        check_integer(number, "number", least=0)
+        if number >= self.n_outputs_:
+            raise ValueError(f"number must be below the number of outputs, {self.n_outputs_}, got {number}")
+        if self.n_outputs_ == 1:
+            return copy.copy(self)
+        observed = ~np.isnan(self.weights_[:, number])
+        rows = RowDiagnosis(0, *(getattr(self, f"{name}_")[observed, number] for name in ROW_ATTRIBUTES))
+        report = self.fit_report_ if self._joint is not None else self.fit_report_[number]
+        own = Output(self._outputs[number], report, self.noise_law_[number], self.doubts_[number], rows)
+        regressor = copy.copy(self)
+        regressor._set_fitted([own])
+        return regressor
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

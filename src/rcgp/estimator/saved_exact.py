@@ -38,7 +38,7 @@ from rcgp.models import RCGP, MultiOutputRCGP
 from rcgp.models.coregion import CoregionKernel
 from rcgp.models.local_noise import LocalNoise, LocalNoiseOfOutputs
 from rcgp.models.means import OutputMeans
-from rcgp.saving import describe
+from rcgp.saving import SavedModelError, describe
 from rcgp.saving.modules import build_constraint, build_prior, describe_constraint, describe_prior
 from rcgp.training import FitReport
 from rcgp.weights import ByOutput, Constant, LawWeight, NoiseLaw
@@ -49,7 +49,9 @@ __all__ = ["describe_exact", "describe_series", "rebuild_exact", "rebuild_series
 
 def describe_exact(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The fitted models of an ``RCGPRegressor`` as JSON; their tensors join the others."""
-    one_for_all = len(estimator.models_) < estimator.n_outputs_
+    one_for_all = isinstance(estimator.models_[0], MultiOutputRCGP)
+    if one_for_all and estimator.n_outputs_ == 1:
+        raise SavedModelError("one output of a model of several cannot be saved by itself: save the model of all")
     outputs = []
     for i in range(estimator.n_outputs_):
         parts = [_described_rows(estimator, i)]

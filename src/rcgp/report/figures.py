@@ -6,6 +6,7 @@ Colours are from Okabe and Ito's palette for colour-blind readers, and flagged r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "Range",
     "blank_figure",
     "comparison_figure",
+    "correlation_figure",
     "curve_figure",
     "effect_figure",
     "frame_of",
@@ -157,6 +159,24 @@ def comparison_figure(rows: Rows, plain_expected: Numbers, target: str, both_ran
     line = {"color": REFERENCE, "width": 1.2, "dash": "dot"}
     figure.add_trace(go.Scatter(x=ends, y=ends, mode="lines", name="equal", line=line, hoverinfo="skip"))
     return figure.add_traces(_point_traces(plain_expected, rows.expected, rows, plain_expected))
+
+
+def correlation_figure(correlation: Numbers, names: Sequence[str]) -> go.Figure:
+    """The ``T x T`` correlation of outputs as a map of colours with numbers."""
+    figure, places = blank_figure("", ""), np.arange(len(names))
+    shown = [[f"{value:.2f}" for value in row] for row in correlation]
+    pairs = [[f"{for_plotly(a)} and {for_plotly(b)}" for b in names] for a in names]
+    # Pale enough for dark numbers, whatever the screen.
+    scale = [[0.0, "#F2A46B"], [0.5, "#F4F5F7"], [1.0, "#6FB1DA"]]
+    figure.add_heatmap(
+        z=correlation, zmin=-1, zmax=1, colorscale=scale, xgap=3, ygap=3, customdata=pairs, showscale=False
+    )
+    figure.update_traces(hovertemplate="%{customdata}<br>%{z:.3f}<extra></extra>")
+    for i, j in np.ndindex(*correlation.shape):
+        figure.add_annotation(x=j, y=i, text=shown[i][j], showarrow=False)
+    labels = {"tickvals": places, "ticktext": [for_plotly(name) for name in names], "showgrid": False}
+    figure.update_xaxes(**labels, side="top", ticklabeloverflow="allow")
+    return figure.update_yaxes(**labels, autorange="reversed")
 
 
 def _normal_density(x: Numbers, variance: float) -> Numbers:

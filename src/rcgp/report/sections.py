@@ -12,7 +12,17 @@ import plotly.graph_objects as go
 from rcgp.estimator import FLAG_RULE
 from rcgp.report import figures
 from rcgp.report.effects import MOST_EFFECTS, Effect, fitted_curve, partial_dependences
-from rcgp.report.summary import Fit, Numbers, Rows, as_fitted, converged, drawn_rows, listed_rows, predictive_law
+from rcgp.report.summary import (
+    MOST_DRAWN,
+    Fit,
+    Numbers,
+    Rows,
+    as_fitted,
+    converged,
+    drawn_rows,
+    listed_rows,
+    predictive_law,
+)
 from rcgp.report.text import counted, for_html, fraction, number, percent
 
 __all__ = [
@@ -50,7 +60,8 @@ class Panel:
 class Section:
     """A part of the page. ``words`` and ``table`` are HTML, ``heading`` and ``fold`` are text.
 
-    The panels in ``folded`` are hidden behind a line that reads ``fold``.
+    The panels in ``folded`` are hidden behind a line that reads ``fold``. ``kind`` is the key of such a section on a
+    page with one output.
     """
 
     key: str
@@ -60,11 +71,12 @@ class Section:
     table: str = ""
     fold: str = ""
     folded: tuple[Panel, ...] = ()
+    kind: str = ""
 
 
-def sections_of(fit: Fit) -> list[Section]:
-    """All sections."""
-    drawn = drawn_rows(fit.rows)
+def sections_of(fit: Fit, most_drawn: int = MOST_DRAWN) -> list[Section]:
+    """All sections; figures draw at most ``most_drawn`` rows."""
+    drawn = drawn_rows(fit.rows, most_drawn)
     few = fit.rows.take(drawn)
     thinned = "" if len(drawn) == len(fit.rows.label) else _thinned(fit.rows, len(drawn))
     if fit.X.shape[1] == 1 and fit.columns[0].kind != "category":
@@ -192,22 +204,23 @@ def _row_section(fit: Fit) -> Section:
     return row_section(fit.rows, _row_table(fit), more if len(fit.columns) > _MOST_COLUMNS else "")
 
 
-def row_section(rows: Rows, table: str, more: str = "") -> Section:
+def row_section(rows: Rows, table: str, more: str = "", noun: str = "row") -> Section:
     """The table of the most suspicious rows, with a few words about which are listed."""
     flagged, listed = int(rows.flagged.sum()), len(listed_rows(rows))
     if not flagged:
-        words = f"No row is flagged. These are the {listed} most suspicious."
+        words = f"No {noun} is flagged. These are the {listed} most suspicious."
     elif flagged < listed:
-        words = f"{counted(flagged, 'row')} flagged, and the most suspicious of the others up to {listed} in all."
+        words = f"{counted(flagged, noun)} flagged, and the most suspicious of the others up to {listed} in all."
     elif flagged == listed:
-        words = f"All {counted(flagged, 'flagged row')}."
+        words = f"All {counted(flagged, f'flagged {noun}')}."
     else:
-        words = f"The {listed} most suspicious of {counted(flagged, 'flagged row')}."
+        words = f"The {listed} most suspicious of {counted(flagged, f'flagged {noun}')}."
+    rule = FLAG_RULE.replace("rows", f"{noun}s")
     words += (
-        f" {FLAG_RULE[0].upper()}{FLAG_RULE[1:]}.{more} The score is the residual in standard deviations. Most "
+        f" {rule[0].upper()}{rule[1:]}.{more} The score is the residual in standard deviations. Most "
         "suspicious first; press a column's name to sort by it, and again to reverse."
     )
-    return Section("rows", "Suspicious rows" if flagged else "Most suspicious rows", words, table=table)
+    return Section("rows", f"Suspicious {noun}s" if flagged else f"Most suspicious {noun}s", words, table=table)
 
 
 def _thinned(rows: Rows, drawn: int) -> str:

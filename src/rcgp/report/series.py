@@ -13,7 +13,7 @@ import pandas as pd
 
 from rcgp.estimator.series import Forecast, RCGPSeries
 from rcgp.report import figures
-from rcgp.report.page import LITTLE_SKILL, page_html, summary_html, verdict_of, write_page
+from rcgp.report.frame import LITTLE_SKILL, page_html, summary_html, verdict_of, write_page
 from rcgp.report.sections import Panel, Section, facts_of, facts_table, law_section, row_section, row_table
 from rcgp.report.series_figures import (
     MOST_DRAWN,

@@ -17,6 +17,7 @@ from rcgp.report.text import date, number
 from rcgp.weights import NoiseLaw
 
 __all__ = [
+    "MOST_DRAWN",
     "Column",
     "EncodedColumn",
     "Fit",
@@ -42,7 +43,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 Positions: TypeAlias = npt.NDArray[np.intp]
 
 #: An SVG figure of more points is slow to draw and makes the file large.
-_MOST_DRAWN = 3000
+MOST_DRAWN = 3000
 _MOST_LISTED = 200
 #: Listed even if fewer rows are flagged, so that a reader sees which rows come next.
 _FEWEST_LISTED = 20
@@ -158,6 +159,13 @@ class Rows:
     def by_suspicion(self) -> Positions:
         """Positions, most suspicious first: by outlier probability, then by the size of the score."""
         return np.lexsort((-np.abs(self.score), -self.probability))
+
+    @classmethod
+    def together(cls, parts: Sequence[Rows]) -> Rows:
+        """All rows of several tables, one after the other."""
+        label = tuple(label for part in parts for label in part.label)
+        names = [field.name for field in fields(cls)[1:]]
+        return cls(label, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def take(self, chosen: Positions) -> Rows:
         """The rows at these positions."""
@@ -282,7 +290,7 @@ def scores_of(rows: Rows, flagged: Flags, noise_std: float) -> Scores:
     return Scores(_mean(error), _mean(error[kept]), median, _mean(inside), _mean(inside[kept]), noise_std)
 
 
-def drawn_rows(rows: Rows, limit: int = _MOST_DRAWN, seed: int = 0) -> Positions:
+def drawn_rows(rows: Rows, limit: int = MOST_DRAWN, seed: int = 0) -> Positions:
     """Positions, in order, of the rows in figures: all flagged ones and a random sample of the others.
 
     If more than ``limit`` rows are flagged, the most suspicious of them.

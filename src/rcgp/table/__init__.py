@@ -4,7 +4,8 @@
 ``reading``   a CSV or Parquet file to a table: :func:`read_table`.
 ``cells``     the cells of one column: what is missing, what kind of column it is, its numbers or days.
 ``features``  a table to features and target: :func:`learn_encoding` on the training table, :func:`encode` on any;
-              inputs that are probably mistakes: :func:`suspicious_inputs`.
+``targets``   the columns to predict: numbers, of which some may be missing.
+``suspicion`` inputs that are probably mistakes: :func:`suspicious_inputs`.
 ``series``    a table to times and values, some of them missing: :func:`read_series`.
 
 It imports pandas, pyarrow and numpy, but no models::
@@ -16,9 +17,10 @@ It imports pandas, pyarrow and numpy, but no models::
 """
 
 from rcgp.table.encoding import Column, CsvFormat, Encoding, TableError
-from rcgp.table.features import Encoded, Missing, encode, learn_encoding, row_names, suspicious_inputs
+from rcgp.table.features import Encoded, Missing, encode, learn_encoding, row_names
 from rcgp.table.reading import read_table
 from rcgp.table.series import TimeSeries, read_series
+from rcgp.table.suspicion import suspicious_inputs
 
 __all__ = [
     "Column",

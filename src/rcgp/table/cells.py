@@ -11,7 +11,7 @@ import datetime
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,7 @@ __all__ = [
     "date_advice",
     "day_of",
     "days_as_formatted",
+    "named_cells",
     "number_advice",
 ]
 
@@ -48,6 +49,8 @@ _WITH_SYMBOL = r"^[+−-]?([$€£¥]\s*[0-9.,]*[0-9][0-9.,]*|[0-9.,]*[0-9][0-9.
 #: 12 kg or 3.5m/s.
 _WITH_UNIT = r"^[+−-]?[0-9][0-9.,]*\s*(?P<unit>[A-Za-zµ°][A-Za-zµ°²³/]*)$"
 
+#: Cells named in a notice; of more, only the number is given.
+_NAMED = 5
 _DROP = "correct it, or use --missing drop to leave such rows out"
 
 #: Day and month, or month and day.
@@ -209,6 +212,15 @@ class Cells:
             formatted = days_as_formatted(values, self.form.date_format)
             days = np.where(np.isnan(formatted), days, formatted)
         return days
+
+
+def named_cells(rows: pd.Index, values: Any, chosen: NDArray[np.bool_]) -> str:
+    """The first chosen rows with their values, numbers or Arrow texts, and how many more there are."""
+    places = chosen.nonzero()[0].tolist()
+    some = [(rows[i], values[i]) for i in places[:_NAMED]]
+    texts = [f"row {row} ({shown(str(v)) if isinstance(v, pa.Scalar) else format(v, 'g')})" for row, v in some]
+    more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+    return ", ".join(texts) + more
 
 
 def number_advice(cell: str, decimal_comma: bool) -> tuple[str, str]:

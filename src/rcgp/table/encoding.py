@@ -134,7 +134,8 @@ class Encoding:
         columns: the columns to predict it from, in order.
         form: how numbers and dates are written in CSV files.
         row_id: name of the column that names the rows, if there is one.
-        log: whether the model predicts the logarithm of the target.
+        log: whether the model predicts the logarithm of the target, or of each of several.
+        further: names of the other columns to predict, if there are several.
     """
 
     target: str
@@ -142,17 +143,26 @@ class Encoding:
     form: CsvFormat = field(default_factory=CsvFormat)
     row_id: str | None = None
     log: bool = False
+    further: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_text(self.target, "the name of the target")
+        for name in self.targets:
+            _check_text(name, "the name of the target")
         if not isinstance(self.columns, tuple) or not self.columns:
-            raise TableError(f"there is no column to predict {shown(self.target)} from")
-        if any(column.name == self.target for column in self.columns):
-            raise TableError(f"the target {shown(self.target)} cannot be one of the features as well")
+            raise TableError(f"there is no column to predict {listed(self.targets)} from")
+        for column in self.columns:
+            if column.name in self.targets:
+                raise TableError(f"the target {shown(column.name)} cannot be one of the features as well")
+        _check_distinct(self.targets, "targets")
         _check_distinct([column.name for column in self.columns], "columns")
         _check_distinct(self.feature_names, "features")
         if self.row_id is not None:
             _check_text(self.row_id, "the name of the id column")
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of all columns to predict."""
+        return (self.target, *self.further)
 
     @property
     def feature_names(self) -> list[str]:
@@ -162,23 +172,30 @@ class Encoding:
     def to_json(self) -> dict[str, Any]:
         """A description in plain dictionaries, lists and texts."""
         columns = [{"name": c.name, "kind": c.kind, "levels": list(c.levels)} for c in self.columns]
-        form = asdict(self.form)
-        return {"target": self.target, "columns": columns, "format": form, "id": self.row_id, "log": self.log}
+        target = {"target": self.target, "further_targets": list(self.further)}
+        return {**target, "columns": columns, "format": asdict(self.form), "id": self.row_id, "log": self.log}
 
     @classmethod
     def from_json(cls, description: object) -> Encoding:
         """The encoding that :meth:`to_json` described. Raises TableError for anything that it cannot have written."""
         if isinstance(description, dict):  # saved before these options existed
-            description = {"format": asdict(CsvFormat()), "id": None, "log": False, **description}
+            description = {
+                "format": asdict(CsvFormat()),
+                "id": None,
+                "log": False,
+                "further_targets": [],
+                **description,
+            }
         text = (str, type(None))
-        types = {"target": str, "columns": list, "format": dict, "id": text, "log": bool}
+        types = {"target": str, "further_targets": list, "columns": list, "format": dict, "id": text, "log": bool}
         table = _fields(description, types, "the description of the table")
         form = _fields(table["format"], {f.name: text for f in fields(CsvFormat)}, "the description of the CSV format")
         columns = []
         for item in table["columns"]:
             column = _fields(item, {"name": str, "kind": str, "levels": list}, "the description of a column")
             columns.append(Column(column["name"], column["kind"], tuple(column["levels"])))
-        return cls(table["target"], tuple(columns), CsvFormat(**form), table["id"], table["log"])
+        further = tuple(table["further_targets"])
+        return cls(table["target"], tuple(columns), CsvFormat(**form), table["id"], table["log"], further)
 
 
 def _fields(description: object, types: Mapping[str, Any], what: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rcgp.table.cells import Cells
+from rcgp.table.cells import Cells, named_cells
 from rcgp.table.encoding import MOST_LEVELS, Column, CsvFormat, Encoding, Kind, TableError, listed, shown
+from rcgp.table.targets import check_distinct_targets, check_target, target_values
 
-__all__ = ["Encoded", "Missing", "encode", "learn_encoding", "row_names", "suspicious_inputs"]
+__all__ = ["Encoded", "Missing", "cells_of", "check_columns", "encode", "learn_encoding", "row_names", "without_bad"]
 
 Missing: TypeAlias = Literal["drop", "error"]
 
@@ -29,15 +30,6 @@ Missing: TypeAlias = Literal["drop", "error"]
 _IDENTIFIER_SHARE = 0.9
 #: With fewer rows, different texts in all of them are no evidence.
 _IDENTIFIER_ROWS = 5
-#: Cells named in a notice; of more, only the number is given.
-_NAMED_CELLS = 5
-
-#: What programs write for a missing number. It is suspicious if it is this many times as common as nine tenths of at
-#: least this many other values: counts such as 0, 1 and 2 have few values, and measurements hardly repeat.
-_PLACEHOLDERS = (0, -1, -9, -99, -999, -9999, 99, 999, 9999)
-_TIMES_AS_COMMON, _FEWEST_OTHERS = 3, 10
-#: A value is far if it lies this many times as far from the median as at least nine tenths of the column.
-_TIMES_AS_FAR, _NEAR_SHARE, _FEWEST_NEAR = 10.0, 0.9, 5
 
 
 @dataclass(frozen=True)
@@ -46,20 +38,20 @@ class Encoded:
 
     Attributes:
         X: ``n x d`` features in float64, with their names and the numbers of the rows that were kept.
-        y: ``n`` values of the target; ``None`` if it was not asked for.
+        y: ``n`` values of the target, or ``n x T`` of several, NaN where a cell is empty; ``None`` if not asked for.
         notices: sentences for the user about what was done.
         dropped: how many rows were left out.
     """
 
     X: pd.DataFrame
-    y: pd.Series[float] | None
+    y: pd.Series[float] | pd.DataFrame | None
     notices: list[str]
     dropped: int
 
 
 def learn_encoding(
     table: pd.DataFrame,
-    target: str,
+    target: str | Sequence[str],
     features: Sequence[str] | None = None,
     missing: Missing = "error",
     exclude: Sequence[str] = (),
@@ -75,7 +67,7 @@ def learn_encoding(
     Args:
         table: the training table, as :func:`rcgp.table.read_table` gives it; its index holds the row numbers that
             messages name.
-        target: the column to predict.
+        target: the column to predict, or several. Cells of several may be empty in rows that have one of them.
         features: the columns to predict it from. ``None``: all others, except for empty ones and identifiers.
         missing: whether rows that lack a value are refused or left out. In the latter case, a cell that is not a number
             or date among at least as many that are counts as missing.
@@ -92,22 +84,24 @@ def learn_encoding(
             values, fewer than two usable rows, and a target that is constant.
     """
     check_columns(table)
-    form = form or CsvFormat()
+    targets, form = [target] if isinstance(target, str) else list(target), form or CsvFormat()
+    check_distinct_targets(targets)
     for name in (*exclude, *([] if row_id is None else [row_id])):
         _check_exists(name, table)
-    if row_id is not None and row_id in (target, *(features or ())):
+    if row_id is not None and row_id in (*targets, *(features or ())):
         raise TableError(f"the id {shown(row_id)} cannot be the target or a feature as well: name another column")
     notices, excluded = [], {*exclude, row_id}
-    counting = _counts_rows(table, features, {target, *(features or ()), *excluded}, form)
+    counting = _counts_rows(table, features, {*targets, *(features or ()), *excluded}, form)
     if counting is not None:
         use = "left out, as it" if row_id else "names the rows and is no feature: it"
         notices.append(f"column {shown(counting)}: {use} has no name in the file and differs in each row")
         excluded.add(counting)
-    names = [name for name in table.columns if name != target] if features is None else list(features)
+    names = [name for name in table.columns if name not in targets] if features is None else list(features)
     names = [name for name in names if name not in excluded]
-    _check_features(names, target)
-    cells = cells_of(table, [target, *names], form)
-    check_target(cells[target])  # first: what is missing elsewhere does not matter if this cannot be predicted
+    _check_features(names, targets)
+    cells = cells_of(table, [*targets, *names], form)
+    for name in targets:
+        check_target(cells[name])  # first: what is missing elsewhere does not matter if this cannot be predicted
     kinds = {name: column.kind() for name, column in cells.items()}
     if features is None:
         # Not named by the user, so a column that cannot be used is left out.
@@ -116,13 +110,12 @@ def learn_encoding(
                 notices.append(f"column {shown(name)}: left out, as it {why}")
                 names.remove(name)
         if not names:
-            raise TableError(f"there is no column to predict {shown(target)} from: {'; '.join(notices)}")
-    cells, _, _ = _complete({name: cells[name] for name in [target, *names]}, kinds, missing)
-    if len(cells[target].rows) < 2:
+            raise TableError(f"there is no column to predict {listed(targets)} from: {'; '.join(notices)}")
+    cells, _, _ = _complete({name: cells[name] for name in [*targets, *names]}, kinds, missing, targets)
+    if len(cells[targets[0]].rows) < 2:
         raise TableError("the table has only one usable row: at least two are needed")
-    y = cells[target].require("number")
-    if (y == y[0]).all():
-        raise TableError(f"every value of {shown(target)} is {float(y[0])}: there is nothing to predict")
+    for name in targets:
+        target_values(cells[name])
     columns = []
     for name in names:
         column, notice = _learn_column(cells[name], kinds[name], unasked=features is None and len(names) > 1)
@@ -131,7 +124,7 @@ def learn_encoding(
         if features is None and name.startswith("Unnamed: "):
             remedy = "if it counts rows, leave it out with --exclude"
             notices.append(f"column {shown(name)}: has no name in the file; {remedy}")
-    return Encoding(target, tuple(columns), form, row_id or counting), notices
+    return Encoding(targets[0], tuple(columns), form, row_id or counting, further=tuple(targets[1:])), notices
 
 
 def row_names(table: pd.DataFrame, row_id: str | None) -> pd.Series[str] | None:
@@ -161,43 +154,21 @@ def encode(table: pd.DataFrame, encoding: Encoding, missing: Missing = "error", 
     check_columns(table)
     names = [column.name for column in encoding.columns]
     kinds: dict[str, Kind] = {column.name: column.kind for column in encoding.columns}
-    kinds[encoding.target] = "number"
-    every = cells_of(table, [*names, encoding.target] if with_target else names, encoding.form)
-    cells, dropped, notices = _complete(every, kinds, missing)
+    targets = encoding.targets if with_target else ()
+    kinds |= dict.fromkeys(targets, "number")
+    cells, dropped, notices = _complete(cells_of(table, [*names, *targets], encoding.form), kinds, missing, targets)
     rows = cells[names[0]].rows
     features: dict[str, NDArray[np.float64]] = {}
     for column in encoding.columns:
         features |= zip(column.feature_names, _features(column, cells[column.name]), strict=True)
     if dropped:
         notices.append(f"{dropped} of {len(table)} rows left out: they lack a value")
-    y = cells[encoding.target].require("number") if with_target else None
-    target = None if y is None else pd.Series(y, index=rows, name=encoding.target)
-    return Encoded(pd.DataFrame(features, index=rows), target, notices, dropped)
-
-
-def suspicious_inputs(X: pd.DataFrame, encoding: Encoding) -> list[str]:
-    """One sentence for each column with values far from all others, and for each placeholder of missing values.
-
-    Args:
-        X: ``n x d`` features, as :func:`encode` gives them.
-        encoding: what the columns hold.
-    """
-    notices = []
-    for column in encoding.columns:
-        if column.kind == "category":
-            continue
-        values, start = X[column.name].to_numpy(), f"column {shown(column.name)}:"
-        if (far := _far(values)).any():
-            centre = float(np.median(values))
-            near = float(np.median(np.abs(values - centre)))
-            others = f"while half of the column lies within {near:.3g} of {centre:.3g}"
-            notices.append(f"{start} look at {_named(X.index, values, far)}, {others}")
-        for value in _placeholders(values):
-            equal = values == value
-            count = f"{np.count_nonzero(equal)} values are exactly {value} and the others hardly repeat"
-            remedy = f"if {value} stands for a missing value, empty these cells and use --missing drop"
-            notices.append(f"{start} {count}; {remedy}: {_named(X.index, values, equal)}")
-    return notices
+    y: pd.Series[float] | pd.DataFrame | None = None
+    if len(targets) == 1:
+        y = pd.Series(cells[encoding.target].require("number"), index=rows, name=encoding.target)
+    elif targets:
+        y = pd.DataFrame({name: target_values(cells[name]) for name in targets}, index=rows)
+    return Encoded(pd.DataFrame(features, index=rows), y, notices, dropped)
 
 
 def _counts_rows(
@@ -271,9 +242,12 @@ def _features(column: Column, cells: Cells) -> list[NDArray[np.float64]]:
 
 
 def _complete(
-    cells: dict[str, Cells], kinds: dict[str, Kind], missing: Missing
+    cells: dict[str, Cells], kinds: dict[str, Kind], missing: Missing, targets: Sequence[str]
 ) -> tuple[dict[str, Cells], int, list[str]]:
-    """The cells of complete rows, the number of rows left out, and notices of cells that count as missing."""
+    """The cells of complete rows, the number of rows left out, and notices of cells that count as missing.
+
+    A row is complete if it has all inputs and, if there are targets, at least one of them.
+    """
     if missing not in get_args(Missing):
         raise TableError(f"missing must be {listed(get_args(Missing))}, got {missing!r:.50}")
     notices: list[str] = []
@@ -283,15 +257,19 @@ def _complete(
     for name, gap in gaps.items():
         if gap.all():
             raise TableError(f"column {shown(name)} has no values at all: fill it in, or leave it out with --exclude")
-    incomplete = np.logical_or.reduce(list(gaps.values()))
+    lacking = {name: gap for name, gap in gaps.items() if name not in targets}
+    if targets:
+        lacking[targets[0]] = np.logical_and.reduce([gaps[name] for name in targets])
+    incomplete = np.logical_or.reduce(list(lacking.values()))
     dropped = int(np.count_nonzero(incomplete))
     if not dropped:
         return cells, 0, notices
     if missing == "error":
         first = int(incomplete.argmax())
-        name = next(name for name, gap in gaps.items() if gap[first])
+        name = next(name for name in cells if name in lacking and lacking[name][first])
+        other = ", nor has any other target" if name in targets[:1] and len(targets) > 1 else ""
         count, remedy = f"{dropped} of {len(incomplete)}", "fill it in, or use --missing drop to leave such rows out"
-        raise TableError(f"{cells[name].row(first)} has no value ({count} rows lack one): {remedy}")
+        raise TableError(f"{cells[name].row(first)} has no value{other} ({count} rows lack one): {remedy}")
     if dropped == len(incomplete):
         raise TableError("every row lacks a value: leave out the columns that are mostly empty with --exclude")
     return {name: column.where(~incomplete) for name, column in cells.items()}, dropped, notices
@@ -304,42 +282,10 @@ def without_bad(cells: Cells, kind: Kind, notices: list[str]) -> Cells:
     count = int(np.count_nonzero(bad))
     if 2 * count > len(bad) - cells.values.null_count:
         cells.refuse(bad, kind)
-    named = _named(cells.rows, cells.values, bad)
+    named = named_cells(cells.rows, cells.values, bad)
     counts = "counts as missing, as it is" if count == 1 else "count as missing, as they are"
     notices.append(f"column {shown(cells.name)}: {named} {counts} no {kind}")
     return cells.without(bad)
-
-
-def _named(rows: pd.Index, values: Any, chosen: NDArray[np.bool_]) -> str:
-    """The first chosen rows with their values, numbers or Arrow texts, and how many more there are."""
-    places = chosen.nonzero()[0].tolist()
-    some = [(rows[i], values[i]) for i in places[:_NAMED_CELLS]]
-    texts = [f"row {row} ({shown(str(v)) if isinstance(v, pa.Scalar) else format(v, 'g')})" for row, v in some]
-    more = f" and {len(places) - _NAMED_CELLS} more" if len(places) > _NAMED_CELLS else ""
-    return ", ".join(texts) + more
-
-
-def _placeholders(values: NDArray[np.float64]) -> list[int]:
-    """Placeholders of missing values that are much more common than most of many other values."""
-    distinct, repeats = np.unique(values, return_counts=True)
-    found = []
-    for place in np.flatnonzero(np.isin(distinct, _PLACEHOLDERS)):
-        others = np.delete(repeats, place)
-        if len(others) >= _FEWEST_OTHERS and repeats[place] >= _TIMES_AS_COMMON * np.quantile(others, _NEAR_SHARE):
-            found.append(int(distinct[place]))
-    return found
-
-
-def _far(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Values beyond a gap that separates them from at least nine tenths of the column."""
-    with np.errstate(over="ignore"):  # a distance beyond all floats is far
-        distance = np.abs(values - np.median(values))
-    inner = np.sort(distance[distance > 0])
-    start = max(int(_NEAR_SHARE * len(inner)), _FEWEST_NEAR)
-    nearer = inner[start - 1 : -1] if start < len(inner) else inner[:0]
-    gaps = np.flatnonzero(inner[start:] > _TIMES_AS_FAR * nearer)
-    far: NDArray[np.bool_] = distance >= (inner[start + gaps[0]] if len(gaps) else np.inf)
-    return far
 
 
 def cells_of(table: pd.DataFrame, names: list[str], form: CsvFormat) -> dict[str, Cells]:
@@ -376,21 +322,11 @@ def check_columns(table: pd.DataFrame) -> None:
         raise TableError(f"more than one column is called {listed(twice)}: give each a name of its own")
 
 
-def _check_features(names: list[str], target: str) -> None:
-    """Refuse an empty list of features, one named twice, and the target among them."""
-    if target in names:
-        raise TableError(f"the target {shown(target)} cannot be one of the features as well: name other features")
+def _check_features(names: list[str], targets: Sequence[str]) -> None:
+    """Refuse an empty list of features, one named twice, and a target among them."""
+    if both := [name for name in targets if name in names]:
+        raise TableError(f"the target {shown(both[0])} cannot be one of the features as well: name other features")
     if not names:
-        raise TableError(f"there is no column to predict {shown(target)} from: the table needs at least one more")
+        raise TableError(f"there is no column to predict {listed(targets)} from: the table needs at least one more")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise TableError(f"the features name {listed(twice)} more than once: name each column once")
-
-
-def check_target(target: Cells) -> None:
-    """Refuse a target that is not numbers where it has a value."""
-    cells = target.where(~target.missing())
-    kind = cells.kind() if len(cells.rows) else "number"
-    if kind != "number":
-        what = "dates" if kind == "date" else f"text such as {shown(cells.texts()[0].as_py())}"
-        name = shown(cells.name)
-        raise TableError(f"the target must be a column of numbers, but {name} holds {what}: choose another")

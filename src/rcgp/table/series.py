@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from rcgp.table.cells import (
     MISSING,
@@ -28,8 +27,9 @@ from rcgp.table.cells import (
     days_as_formatted,
     number_advice,
 )
-from rcgp.table.encoding import CsvFormat, TableError, listed, shown
-from rcgp.table.features import Missing, cells_of, check_columns, check_target, without_bad
+from rcgp.table.encoding import CsvFormat, TableError, shown
+from rcgp.table.features import Missing, cells_of, check_columns, without_bad
+from rcgp.table.targets import check_distinct_targets, check_target, target_values
 
 __all__ = ["TimeSeries", "number_of", "read_series", "time_of"]
 
@@ -76,8 +76,7 @@ def read_series(
             zone in one column, and a target that is constant or has fewer than two values.
     """
     check_columns(table)
-    if twice := [name for name in set(targets) if list(targets).count(name) > 1]:
-        raise TableError(f"--target names {listed(twice)} more than once: name each column once")
+    check_distinct_targets(targets)
     if time in targets:
         raise TableError(f"column {shown(time)} cannot be the time and the target: name another one")
     cells, notices = cells_of(table, [time, *targets], form or CsvFormat()), list[str]()
@@ -105,7 +104,7 @@ def read_series(
         cells = {name: column.where(~gap) for name, column in cells.items()}
         notices.append(f"{count} of {len(gap)} rows left out: they have no time")
     times = _dates(cells[time], notices) if kind == "date" else pd.Index(cells[time].require("number"))
-    values = pd.DataFrame({name: _values(cells[name]) for name in targets}, index=cells[time].rows)
+    values = pd.DataFrame({name: target_values(cells[name]) for name in targets}, index=cells[time].rows)
     return TimeSeries(times.rename(time), values, notices, count)
 
 
@@ -150,19 +149,6 @@ def number_of(text: str, form: CsvFormat) -> float:
         wanted, _ = number_advice(cell, form.decimal == ",")
         raise TableError(f"{shown(cell)} is not {wanted}")
     return value
-
-
-def _values(cells: Cells) -> NDArray[np.float64]:
-    """The values of a target, NaN where missing."""
-    if (bad := cells.bad("number")).any():
-        cells.refuse(bad, "number")
-    values = cells.read("number")
-    seen = values[~np.isnan(values)]
-    if len(seen) < 2:
-        raise TableError(f"column {shown(cells.name)} has only one value: at least two are needed")
-    if (seen == seen[0]).all():
-        raise TableError(f"every value of {shown(cells.name)} is {float(seen[0])}: there is nothing to predict")
-    return values
 
 
 def _dates(cells: Cells, notices: list[str]) -> pd.DatetimeIndex:
