@@ -80,10 +80,11 @@ class RobustStratifiedStandardize(StratifiedStandardize):  # type: ignore[misc]
 
     def _learn(self, Y: Tensor, X: Tensor) -> None:
         with torch.no_grad():
-            median, scale = (part.expand(self.means.shape).clone() for part in _median_and_scale(Y, self._min_stdv))
+            shape = (*self._batch_shape, len(self.strata_mapping), 1)
+            median, scale = (part.expand(shape).clone() for part in _median_and_scale(Y, self._min_stdv))
             scale = torch.where(scale > 0.0, scale, torch.ones_like(scale))
             task = X[..., [self._stratification_idx]].long()
-            for value in task.unique():
+            for value in torch.unique(task):
                 own, own_scale = _median_and_scale(torch.where(task == value, Y, torch.nan), self._min_stdv)
                 row = int(self.strata_mapping[value])
                 median[..., row, :] = own[..., 0, :]

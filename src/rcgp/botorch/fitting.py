@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import gpytorch
-import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import _fit_fallback  # what fit_gpytorch_mll does to models without custom_fit
 from botorch.optim.closures import get_loss_closure_with_grads
@@ -139,7 +138,7 @@ def _fit(
     model: RobustModel, mll: gpytorch.mlls.MarginalLogLikelihood, max_iterations: int, asked: dict[str, Any]
 ) -> list[FitReport]:
     """Fit a model; ``asked`` are BoTorch's options."""
-    model.eval()  # type: ignore[attr-defined]
+    model.eval()
     if isinstance(model.weight, Constant):
         _fit_fallback(mll, **asked)
         return []

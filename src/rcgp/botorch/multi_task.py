@@ -153,8 +153,8 @@ class MultiTaskRCGP(RobustModel, MultiTaskGP):  # type: ignore[misc]
             return
         if given:
             raise ValueError(
-                f"the tasks are {tasks}, but a HadamardGaussianLikelihood knows 0 to {len(tasks) - 1} only: number them "
-                "so, or leave likelihood out"
+                f"the tasks are {tasks}, but a HadamardGaussianLikelihood knows 0 to {len(tasks) - 1} only: number "
+                "them so, or leave likelihood out"
             )
         own = self.likelihood.noise_covar
         self.likelihood = MappedTaskLikelihood(tasks, self._task_feature)
@@ -286,7 +286,7 @@ class MultiTaskRCGP(RobustModel, MultiTaskGP):  # type: ignore[misc]
             X, Y = self._with_tasks(X, self._output_tasks), _stacked(Y)
             noise = None if noise is None else _stacked(noise)
         validation.check_observations(X, Y, self, 1)
-        validation.check_tasks(X[..., self._task_feature].unique().tolist(), self._expected_task_values)
+        validation.check_tasks(set(X[..., self._task_feature].flatten().tolist()), self._expected_task_values)
         if noise is None and isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
             noise = self.tasks(self.transform_inputs(X)).of_rows(self._task_noise()).unsqueeze(-1).expand(Y.shape)
         if Y.ndim > X.ndim and fantasizing.off():
@@ -330,7 +330,7 @@ class MultiTaskRCGP(RobustModel, MultiTaskGP):  # type: ignore[misc]
         if shared or self.learns_inputs() or self.train_inputs[0].ndim > 2:
             return None
         tasks = self.tasks(self.train_inputs[0].double())
-        observed, output = tasks.number.unique(return_inverse=True)
+        observed, output = torch.unique(tasks.number, return_inverse=True)
         known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         mean = TaskMean(copy.deepcopy(self.mean_module).double(), self._task_feature)
         weights = [Constant()] * len(observed)

@@ -55,6 +55,9 @@ class RobustModel(TrainingData):
     covar_module: Any
     training: bool
     transform_inputs: Any
+    eval: Any
+    state_dict: Any
+    load_state_dict: Any
     # The posterior, after the modules and tensors that it was computed from.
     _process: tuple[list[Any], list[Tensor], PosteriorProcess] | None
 

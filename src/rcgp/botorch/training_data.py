@@ -162,7 +162,7 @@ class TrainingDataModel(TrainingData, BatchedMultiOutputGPyTorchModel, gpytorch.
         model.train_inputs = tuple(inputs[(*index, slice(None), slice(None))] for inputs in self.train_inputs)
         model.train_targets = self.train_targets[(*index, slice(None))]
         model._num_outputs, model._aug_batch_shape = len(outputs), torch.empty(before)[index].shape
-        if model._original_train_inputs is not None:
+        if self._original_train_inputs is not None:
             model._original_train_inputs = self._original_train_inputs[(*index, slice(None), slice(None))]
         if hasattr(self, "outcome_transform"):
             model.outcome_transform = self.outcome_transform.subset_output(idcs=outputs)

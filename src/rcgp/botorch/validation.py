@@ -60,7 +60,7 @@ def check_likelihood(
         )
 
 
-def check_tasks(tasks: Sequence[float], known: Collection[int]) -> None:
+def check_tasks(tasks: Collection[float], known: Collection[int]) -> None:
     """Raise unless tasks are named and known."""
     unknown = [task for task in tasks if task not in known]
     if unknown or not tasks:
@@ -72,8 +72,8 @@ def check_long_format(X: Tensor, Y: Tensor, task_feature: int) -> None:
     """Raise unless each row has one observation, and a whole number in the column of the task."""
     if Y.shape[-1] != 1:
         raise BotorchTensorDimensionError(
-            f"train_Y must have shape n x 1, one observation in each row, got {tuple(Y.shape)}: repeat a row of train_X "
-            "for each task that is observed there"
+            f"train_Y must have shape n x 1, one observation in each row, got {tuple(Y.shape)}: repeat a row of "
+            "train_X for each task that is observed there"
         )
     if -X.shape[-1] < task_feature < X.shape[-1]:  # else BoTorch refuses it
         task = X[..., task_feature]
@@ -121,7 +121,7 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, after: str = 
 
 
 def check_observations(X: Tensor, Y: Tensor, model: Any, m: int, columns: int | None = None) -> None:
-    """Raise unless new observations of m outputs have the shapes of a model, or this number of columns, and are finite."""
+    """Raise unless new observations of m outputs are finite and have the shapes of a model, or so many columns."""
     d = model.train_inputs[0].shape[-1] if columns is None else columns
     if not hasattr(model, "input_transform") and X.shape[-1] != d:
         raise BotorchTensorDimensionError(f"X must have shape ... x n' x {d}, got {tuple(X.shape)}")
