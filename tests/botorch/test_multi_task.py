@@ -463,7 +463,7 @@ class TestBadInput:
                 call()
         with pytest.raises(ValueError, match="task features in `X`"):
             model.posterior(with_task(x, 4.0))
-        with pytest.raises(InputDataError, match="Y.*row 0"):
+        with pytest.raises(InputDataError, match=r"Y.*row 0"):
             model.condition_on_observations(with_task(x, 1.0), torch.full((4, 1), torch.nan))
         with pytest.raises(BotorchTensorDimensionError, match="4 x 2"):
             model.condition_on_observations(x, torch.zeros(4, 1))
