@@ -441,6 +441,7 @@ def test_the_pages_python_runs(capsys):
         exec(compile(block, "docs/optimisation.md", "exec"), names)
     assert torch.allclose(names["candidate"], torch.tensor(0.4, dtype=torch.double), atol=0.1)
     assert float(names["model"].outlier_probability()[3]) > 0.9
+    assert float(names["tasks"].outlier_probability()[7]) > 0.9
     best = names["result"].x
     assert best["depth"] == pytest.approx(4.0, abs=0.3)
     text = capsys.readouterr().out

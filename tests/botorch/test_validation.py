@@ -198,7 +198,7 @@ def test_an_unknown_weight_is_refused_before_the_model_is_built():
 
 
 def test_only_this_kind_of_model_is_fitted():
-    with pytest.raises(TypeError, match="model must be a SingleTaskRCGP, got Linear"):
+    with pytest.raises(TypeError, match="model must be a SingleTaskRCGP or MultiTaskRCGP, got Linear"):
         fit(torch.nn.Linear(1, 1))
-    with pytest.raises(TypeError, match="LeaveOneOutObjective needs a SingleTaskRCGP, got NoneType"):
+    with pytest.raises(TypeError, match="LeaveOneOutObjective needs a SingleTaskRCGP or MultiTaskRCGP, got NoneType"):
         LeaveOneOutObjective(make_model(*make_data()).likelihood)

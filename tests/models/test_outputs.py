@@ -465,3 +465,17 @@ def test_diagonals_of_the_kernel():
     torch.testing.assert_close(model.kernel(model.train_X).to_dense(), K)
     torch.testing.assert_close(model.kernel(model.train_X, diag=True), K.diagonal())
     assert not isinstance(K, DiagLinearOperator)
+
+
+def test_covariances_of_tasks_are_looked_up_as_gpytorch_computes_them():
+    from rcgp.models.kernel_matrix import dense_kernel
+
+    torch.manual_seed(0)
+    index = gpytorch.kernels.IndexKernel(3, 2, active_dims=[1]).double()
+    kernel = gpytorch.kernels.RBFKernel(active_dims=[0]).double() * index
+    x = torch.stack([torch.rand(7, dtype=torch.float64), torch.arange(7) % 3], dim=-1)
+    for x1, x2 in ((x, x), (x[:4], x), (x.expand(2, 7, 2), x[:3])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # GPyTorch's sparse matrices
+            expected = kernel(x1, x2).to_dense()
+        torch.testing.assert_close(dense_kernel(kernel, x1, x2), expected, rtol=1e-12, atol=1e-12)

@@ -1,6 +1,7 @@
 """Bayesian optimisation that outliers cannot derail: the robust conjugate GP as a BoTorch model.
 
 from rcgp.botorch import SingleTaskRCGP       # in the place of botorch.models.SingleTaskGP
+from rcgp.botorch import MultiTaskRCGP        # in that of botorch.models.MultiTaskGP
 
 Importing this room imports BoTorch, which changes settings of linear_operator for the whole process; nothing else in
 rcgp does.
@@ -13,18 +14,22 @@ except ImportError as error:
         "rcgp.botorch needs BoTorch: pip install 'rcgp[botorch]'; for rcgp.botorch.ax it is 'rcgp[ax]'"
     ) from error
 
-from rcgp.botorch.defaults import RobustStandardize
+import rcgp.botorch.pathwise as _pathwise  # noqa: F401  tells BoTorch's path-wise sampling of the models
+from rcgp.botorch.defaults import RobustStandardize, RobustStratifiedStandardize
 from rcgp.botorch.evaluations import Evaluation, OptimisationResult
 from rcgp.botorch.fitting import LeaveOneOutObjective, fit
 from rcgp.botorch.loop import EvaluationError, optimise
 from rcgp.botorch.model import SingleTaskRCGP
+from rcgp.botorch.multi_task import MultiTaskRCGP
 
 __all__ = [
     "Evaluation",
     "EvaluationError",
     "LeaveOneOutObjective",
+    "MultiTaskRCGP",
     "OptimisationResult",
     "RobustStandardize",
+    "RobustStratifiedStandardize",
     "SingleTaskRCGP",
     "fit",
     "optimise",

@@ -19,16 +19,14 @@ from torch import Tensor, nn
 
 from rcgp.botorch.validation import check_observations, check_outputs
 
-__all__ = ["Index", "TrainingDataModel", "is_batched", "sliced", "write_slice"]
+__all__ = ["Index", "TrainingData", "TrainingDataModel", "is_batched", "sliced", "write_slice"]
 
 #: Models of a batch: a number, a list of numbers or a slice for each batch dimension.
 Index = tuple[Any, ...]
 
 
-class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, FantasizeMixin):  # type: ignore[misc]
-    """A batch of models with training data; subclasses predict.
-
-    Several outputs are the last batch dimension.
+class TrainingData:
+    """Training data that a model keeps, replaces and extends: a base class beside one of BoTorch's.
 
     Attributes:
         train_inputs: one tensor, ``... x n x d``; transformed in evaluation mode.
@@ -37,7 +35,8 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
 
     train_inputs: tuple[Tensor, ...]
     train_targets: Tensor
-    _has_transformed_inputs: bool
+    likelihood: Any
+    _original_train_inputs: Tensor | None
 
     def set_train_data(
         self, inputs: Tensor | tuple[Tensor, ...] | None = None, targets: Tensor | None = None, strict: bool = True
@@ -57,6 +56,46 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
             self.train_inputs = (X,)
         if targets is not None:
             self.train_targets = targets
+
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
+        """This model with further data and the same hyperparameters.
+
+        Args:
+            inputs: ``... x n' x d`` transformed inputs.
+            targets: ``... x n'`` transformed observations, with as many batch dimensions or more.
+            kwargs: ``noise``, their variances, if the training data have known ones.
+        """
+        X, y = self.train_inputs[0], self.train_targets
+        shapes = (X.shape[:-2], y.shape[:-1], inputs.shape[:-2], targets.shape[:-1])
+        batch = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+        model = self._without_data()
+        model.likelihood = self.likelihood.get_fantasy_likelihood(**kwargs)
+        model.train_inputs = (torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (X, inputs)], dim=-2),)
+        model.train_targets = torch.cat([part.expand(*batch, part.shape[-1]) for part in (y, targets)], dim=-1)
+        return model
+
+    def _without_data(self) -> Self:
+        """A copy that shares the training data, which cannot be copied if they are part of a graph."""
+        shared = {id(tensor): tensor for tensor in (*self.train_inputs, self.train_targets)}
+        return copy.deepcopy(self, shared)
+
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Self:
+        # Training data follow the model to a type or device. They are not buffers, which are part of the state.
+        self.train_inputs = tuple(fn(inputs) for inputs in self.train_inputs)
+        self.train_targets = fn(self.train_targets)
+        if self._original_train_inputs is not None:
+            self._original_train_inputs = fn(self._original_train_inputs)
+        model: Self = super()._apply(fn, *args, **kwargs)  # type: ignore[misc]
+        return model
+
+
+class TrainingDataModel(TrainingData, BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, FantasizeMixin):  # type: ignore[misc]
+    """A batch of models with training data; subclasses predict.
+
+    Several outputs are the last batch dimension.
+    """
+
+    _has_transformed_inputs: bool
 
     def training_inputs(self) -> Tensor:
         """The training inputs after the input transform, ``... x n x d``."""
@@ -89,23 +128,6 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
         shape = torch.broadcast_shapes(noise.shape, self.train_targets.shape)  # type: ignore[no-untyped-call]
         return noise.expand(shape)
 
-    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
-        """This model with further data and the same hyperparameters.
-
-        Args:
-            inputs: ``... x n' x d`` transformed inputs.
-            targets: ``... x n'`` transformed observations, with as many batch dimensions or more.
-            kwargs: ``noise``, their variances, if the training data have known ones.
-        """
-        X, y = self.train_inputs[0], self.train_targets
-        shapes = (X.shape[:-2], y.shape[:-1], inputs.shape[:-2], targets.shape[:-1])
-        batch = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
-        model = self._without_data()
-        model.likelihood = self.likelihood.get_fantasy_likelihood(**kwargs)
-        model.train_inputs = (torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (X, inputs)], dim=-2),)
-        model.train_targets = torch.cat([part.expand(*batch, part.shape[-1]) for part in (y, targets)], dim=-1)
-        return model
-
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Self:
         """The model of all the data with the same hyperparameters and transforms.
 
@@ -114,7 +136,7 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
                 dimensions, one model each.
             kwargs: ``noise``, ``... x n' x m`` variances after transforms, if the data have known ones.
         """
-        check_observations(X, Y, self)
+        check_observations(X, Y, self, self.num_outputs)
         if Y.ndim > X.ndim and fantasize.off():
             X = X.expand(*Y.shape[:-2], *X.shape[-2:])
         # In training mode the transforms would learn from the new data.
@@ -140,24 +162,10 @@ class TrainingDataModel(BatchedMultiOutputGPyTorchModel, gpytorch.models.GP, Fan
         model.train_inputs = tuple(inputs[(*index, slice(None), slice(None))] for inputs in self.train_inputs)
         model.train_targets = self.train_targets[(*index, slice(None))]
         model._num_outputs, model._aug_batch_shape = len(outputs), torch.empty(before)[index].shape
-        if model._original_train_inputs is not None:
+        if self._original_train_inputs is not None:
             model._original_train_inputs = self._original_train_inputs[(*index, slice(None), slice(None))]
         if hasattr(self, "outcome_transform"):
             model.outcome_transform = self.outcome_transform.subset_output(idcs=outputs)
-        return model
-
-    def _without_data(self) -> Self:
-        """A copy that shares the training data, which cannot be copied if they are part of a graph."""
-        shared = {id(tensor): tensor for tensor in (*self.train_inputs, self.train_targets)}
-        return copy.deepcopy(self, shared)
-
-    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Self:
-        # Training data follow the model to a type or device. They are not buffers, which are part of the state.
-        self.train_inputs = tuple(fn(inputs) for inputs in self.train_inputs)
-        self.train_targets = fn(self.train_targets)
-        if self._original_train_inputs is not None:
-            self._original_train_inputs = fn(self._original_train_inputs)
-        model: Self = super()._apply(fn, *args, **kwargs)
         return model
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +17,10 @@ from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential, Weig
 __all__ = [
     "check_fixed_noise",
     "check_likelihood",
+    "check_long_format",
     "check_observations",
     "check_outputs",
+    "check_tasks",
     "check_test_inputs",
     "check_training_data",
     "check_weight",
@@ -40,12 +42,15 @@ def check_weight(weight: Any) -> WeightFunction | None:
     return None if make is None else make()
 
 
-def check_likelihood(likelihood: Any) -> None:
-    """Raise unless a likelihood is ``None`` or Gaussian."""
+def check_likelihood(
+    likelihood: Any, known: Sequence[type] = (GaussianLikelihood, FixedNoiseGaussianLikelihood)
+) -> None:
+    """Raise unless a likelihood is ``None`` or of a known, Gaussian kind."""
     # What a subclass adds, such as support for missing observations, would have no effect.
-    if likelihood is not None and type(likelihood) not in (GaussianLikelihood, FixedNoiseGaussianLikelihood):
+    if likelihood is not None and type(likelihood) not in known:
+        names = [kind.__name__ for kind in known]
         raise TypeError(
-            "likelihood must be a GaussianLikelihood or FixedNoiseGaussianLikelihood of GPyTorch, got "
+            f"likelihood must be a {', '.join(names[:-1])} or {names[-1]} of GPyTorch, got "
             f"{type(likelihood).__name__}: outliers are for the weights, so that the posterior stays in closed form"
         )
     if isinstance(likelihood, FixedNoiseGaussianLikelihood) and likelihood.second_noise_covar is not None:
@@ -53,6 +58,32 @@ def check_likelihood(likelihood: Any) -> None:
             "likelihood has learn_additional_noise=True, but noise is either known or learned: leave that out, or use "
             "a GaussianLikelihood"
         )
+
+
+def check_tasks(tasks: Collection[float], known: Collection[int]) -> None:
+    """Raise unless tasks are named and known."""
+    unknown = [task for task in tasks if task not in known]
+    if unknown or not tasks:
+        given = f"{unknown[0]:g} is none of them" if unknown else "none is given"
+        raise ValueError(f"the tasks of the model are {sorted(known)}, but {given}")
+
+
+def check_long_format(X: Tensor, Y: Tensor, task_feature: int) -> None:
+    """Raise unless each row has one observation, and a whole number in the column of the task."""
+    if Y.shape[-1] != 1:
+        raise BotorchTensorDimensionError(
+            f"train_Y must have shape n x 1, one observation in each row, got {tuple(Y.shape)}: repeat a row of "
+            "train_X for each task that is observed there"
+        )
+    if -X.shape[-1] < task_feature < X.shape[-1]:  # else BoTorch refuses it
+        task = X[..., task_feature]
+        wrong = (task != task.round()) | (task < 0)
+        if bool(wrong.any()):
+            row = int(wrong.nonzero()[0, -1])
+            raise InputDataError(
+                f"column {task_feature} of train_X must hold tasks, whole numbers from 0 on, got "
+                f"{float(task[..., row]):g} in row {row}"
+            )
 
 
 def check_fixed_noise(likelihood: Any, y: Tensor) -> None:
@@ -89,9 +120,9 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, after: str = 
         raise InputDataError(f"train_Yvar must be positive, but is not in row {row}")
 
 
-def check_observations(X: Tensor, Y: Tensor, model: Any) -> None:
-    """Raise unless new observations have the shapes of a model and are finite."""
-    d, m = model.train_inputs[0].shape[-1], model.num_outputs
+def check_observations(X: Tensor, Y: Tensor, model: Any, m: int, columns: int | None = None) -> None:
+    """Raise unless new observations of m outputs are finite and have the shapes of a model, or so many columns."""
+    d = model.train_inputs[0].shape[-1] if columns is None else columns
     if not hasattr(model, "input_transform") and X.shape[-1] != d:
         raise BotorchTensorDimensionError(f"X must have shape ... x n' x {d}, got {tuple(X.shape)}")
     if Y.shape[-2:] != torch.Size([X.shape[-2], m]):

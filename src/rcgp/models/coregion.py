@@ -21,7 +21,7 @@ from torch import Tensor
 from rcgp.models.defaults import above
 from rcgp.models.kernel_matrix import dense_kernel, kernel_matrix
 
-__all__ = ["CellKernel", "CoregionKernel", "with_output"]
+__all__ = ["CellKernel", "CoregionKernel", "OutputKernel", "with_output"]
 
 # Share of each output's variance that is its own at the start of a fit.
 _OWN = 0.1
@@ -32,7 +32,24 @@ def with_output(x: Tensor, output: Tensor) -> Tensor:
     return torch.cat([x, output.to(x).expand(x.shape[:-1]).unsqueeze(-1)], dim=-1)
 
 
-class CoregionKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
+class OutputKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
+    """A kernel of inputs (x, t), ``... x n x (d + 1)``."""
+
+    def matrix(self, points: Tensor, row: Tensor, output: Tensor) -> Tensor:
+        """The kernel matrix of N cells, differentiable in the parameters.
+
+        Args:
+            points: ``n x d`` points.
+            row, output: ``N`` numbers of points and outputs.
+
+        Returns:
+            ``N x N`` matrix. Cost O(N²) kernel values.
+        """
+        x = with_output(points[row], output)
+        return dense_kernel(self, x, x)
+
+
+class CoregionKernel(OutputKernel):
     """The kernel of the module's docstring, of inputs ``... x n x (d + 1)``.
 
     Args:
@@ -107,21 +124,16 @@ class CoregionKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         return torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
 
     def matrix(self, points: Tensor, row: Tensor, output: Tensor) -> Tensor:
-        """The kernel matrix of N cells, differentiable in the parameters; each k_q is evaluated on the n points only.
+        """The kernel matrix of N cells; each k_q is evaluated on the n points only.
 
-        Args:
-            points: ``n x d`` points.
-            row, output: ``N`` numbers of points and outputs.
-
-        Returns:
-            ``N x N`` matrix. Cost O(n²) kernel values and O(N²) products.
+        Cost O(n²) kernel values and O(N²) products.
         """
         terms = zip(self._kernels(), self.covariances(), strict=True)
         first, *others = (_cells(kernel_matrix(kernel, points), row) * _cells(B, output) for kernel, B in terms)
         return sum(others, first)
 
 
-class CellKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
+class CellKernel(OutputKernel):
     """A GPyTorch kernel with T outputs for each input as one of inputs (x, t).
 
     Args:
@@ -148,7 +160,7 @@ class CellKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         return rows.gather(-1, second.unsqueeze(-2).expand(*rows.shape[:-1], -1))
 
     def matrix(self, points: Tensor, row: Tensor, output: Tensor) -> Tensor:
-        """The kernel matrix of N cells, as :meth:`CoregionKernel.matrix`."""
+        """The kernel matrix of N cells; the base is evaluated on the n points only."""
         K: Tensor = self.base(points).to_dense()
         return _cells(K, row * self.outputs_of(points) + output)
 

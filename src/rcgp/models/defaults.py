@@ -87,14 +87,23 @@ NORMAL_MAD = 0.6744897501960817
 _LOG_SPREAD = 2.0
 
 
-def robust_spreads(residual: Tensor) -> Tensor:
+def robust_spreads(residual: Tensor, rows: Tensor | None = None) -> Tensor:
     """Standard deviation of ``... x n`` residuals as their median size suggests, ``...``; differentiable.
 
     1 where the data have no spread at all. Kept within limits whose squares, times anything reasonable, are still
     numbers.
+
+    Args:
+        residual: the residuals.
+        rows: mask of those that count, broadcasting with them, at least one. Default: all.
     """
     size = residual.abs()
-    median, mean = size.quantile(0.5, dim=-1) / NORMAL_MAD, (size / size.shape[-1]).sum(dim=-1)
+    if rows is None:
+        median, mean = size.quantile(0.5, dim=-1), (size / size.shape[-1]).sum(dim=-1)
+    else:
+        median = torch.where(rows, size, torch.nan).nanquantile(0.5, dim=-1)
+        mean = (torch.where(rows, size, 0.0) / rows.sum(dim=-1, keepdim=True)).sum(dim=-1)
+    median = median / NORMAL_MAD
     spread = torch.where(median > 0.0, median, torch.where(mean > 0.0, mean, torch.ones_like(mean)))
     limits = torch.finfo(residual.dtype)
     return spread.clamp(limits.tiny**0.4, limits.max**0.4)

@@ -179,7 +179,8 @@ def dense_kernel(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Ten
     """The kernel between ``... x q x d`` and ``... x p x d`` inputs as a plain tensor, ``... x q x p``.
 
     Sums and products are taken of dense matrices: GPyTorch's lazy sum with a linear kernel would factorise the other
-    summands, in O(n³) and with a jitter of its own.
+    summands, in O(n³) and with a jitter of its own. Covariances of tasks are looked up; GPyTorch multiplies sparse
+    matrices.
     """
     x1, x2 = close_gaps(kernel, x1, x2)
     K: Tensor
@@ -189,12 +190,21 @@ def dense_kernel(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Ten
         x1, x2 = _selected(kernel, x1, x2)
         join = sum if type(kernel) is gpytorch.kernels.AdditiveKernel else math.prod
         K = join(dense_kernel(part, x1, x2) for part in kernel.kernels)  # type: ignore[assignment]
+    elif _is_index(kernel):
+        first, second = (x[..., 0].long() for x in _selected(kernel, x1, x2))
+        K = kernel._eval_covar_matrix()[first.unsqueeze(-1), second.unsqueeze(-2)]
     elif _scales_another(kernel):
         K = kernel.outputscale * dense_kernel(kernel.base_kernel, *_selected(kernel, x1, x2))
     else:
         # The same object twice, so that GPyTorch knows the matrix to be symmetric.
         K = kernel(x1, None if x1 is x2 else x2).to_dense()
     return K
+
+
+def _is_index(kernel: gpytorch.kernels.Kernel) -> bool:
+    """Whether this is one covariance matrix of tasks, evaluated as GPyTorch's is."""
+    index = gpytorch.kernels.IndexKernel
+    return isinstance(kernel, index) and type(kernel).forward is index.forward and kernel.raw_var.dim() == 1
 
 
 def _selected(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rcgp.core.loo import LeaveOneOut
 from rcgp.models.cells import Cells
-from rcgp.models.coregion import CellKernel, CoregionKernel, with_output
+from rcgp.models.coregion import CellKernel, CoregionKernel, OutputKernel, with_output
 from rcgp.models.defaults import robust_scales, robust_spread, squared_exponential, varying_columns
 from rcgp.models.exact import MANY_ROWS, RCGP, START_ROWS
 from rcgp.models.kernel_matrix import correlations, dense_kernel
@@ -198,7 +198,7 @@ class MultiOutputRCGP(RCGP):
     def kernel_matrix(self) -> Tensor:
         """Kernel matrix of the observed cells, ``N x N``, differentiable. Cost O(N²)."""
         points, row, output, _ = self._cell_layout()
-        kernel: CoregionKernel | CellKernel = self.kernel
+        kernel: OutputKernel = self.kernel
         return kernel.matrix(points, row, output)
 
     def output_rows(self) -> tuple[Tensor, ...]:
@@ -325,8 +325,10 @@ def _for_each(value: Any, outputs: int, name: str) -> list[Any]:
 
 def _build_kernel(
     kernel: Any, cells: Cells, residual: Sequence[Tensor], terms: int | None, rank: int | None
-) -> CoregionKernel | CellKernel:
+) -> OutputKernel:
     """The kernel of (x, t) that ``MultiOutputRCGP(kernel=..., terms=..., rank=...)`` asks for."""
+    if isinstance(kernel, OutputKernel) and terms is None and rank is None:
+        return kernel
     given = list(kernel) if isinstance(kernel, list | tuple) else [] if kernel is None else [kernel]
     if not all(isinstance(part, gpytorch.kernels.Kernel) for part in given) or (kernel is not None and not given):
         raise TypeError(f"kernel must be a GPyTorch kernel or a list of them, got {kernel!r}")

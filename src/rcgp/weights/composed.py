@@ -176,14 +176,23 @@ class ByOutput(WeightFunction):
     def _of_rows(
         residual: Tensor, inputs: Tensor, noise: Tensor, functions: list[Callable[[Tensor, Tensor, Tensor], Tensor]]
     ) -> Tensor:
-        """A function of each output on its rows: ``n``.
+        """A function of each output on its rows: ``... x n``.
 
         Args:
-            residual: ``n`` residuals.
-            inputs: ``n x (d + 1)`` inputs.
-            noise: ``T`` noise variances.
+            residual: ``... x n`` residuals.
+            inputs: ``... x n x (d + 1)`` inputs.
+            noise: ``... x T`` noise variances.
             functions: from residuals, inputs without the last column and noise variance to a number for each row.
         """
+        if residual.ndim > 1:  # of a batch, in which the rows of an output may differ
+            batch, n = residual.shape[:-1], residual.shape[-1]
+            parts = zip(
+                residual.reshape(-1, n),
+                inputs.expand(*batch, *inputs.shape[-2:]).reshape(-1, *inputs.shape[-2:]),
+                noise.expand(*batch, noise.shape[-1]).reshape(-1, noise.shape[-1]),
+                strict=True,
+            )
+            return torch.stack([ByOutput._of_rows(*part, functions) for part in parts]).reshape(residual.shape)
         number, values = inputs[:, -1], torch.zeros_like(residual)
         for output, function in enumerate(functions):
             rows = (number == output).nonzero().squeeze(-1)
