@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rcgp.estimator import RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
     from rcgp.estimator.series import RCGPSeries
-    from rcgp.models import RCGP, MultiOutputRCGP, SparseRCGP, posterior_influence
+    from rcgp.models import RCGP, GradientRCGP, MultiOutputRCGP, SparseRCGP, posterior_influence
     from rcgp.series import SpaceTimeRCGP, StateSpaceRCGP
     from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
     from rcgp.weights import NoiseLaw
@@ -28,6 +28,7 @@ __all__ = [
     "RCGP",
     "FitError",
     "FitReport",
+    "GradientRCGP",
     "MultiOutputRCGP",
     "NoiseLaw",
     "RCGPRegressor",
@@ -51,7 +52,7 @@ __version__ = "0.2.0"
 _ROOMS = {
     "estimator": ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
     "estimator.series": ("RCGPSeries",),
-    "models": ("RCGP", "MultiOutputRCGP", "SparseRCGP", "posterior_influence"),
+    "models": ("RCGP", "GradientRCGP", "MultiOutputRCGP", "SparseRCGP", "posterior_influence"),
     "series": ("SpaceTimeRCGP", "StateSpaceRCGP"),
     "training": ("FitError", "FitReport", "RobustReport", "fit", "fit_robust"),
     "weights": ("NoiseLaw",),

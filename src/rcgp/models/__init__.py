@@ -1,8 +1,9 @@
 """Models: modules that own hyperparameters, and the only place where GPyTorch objects are called."""
 
 from rcgp.models.exact import RCGP, TrainingTerms
+from rcgp.models.gradients import GradientRCGP
 from rcgp.models.influence import posterior_influence
 from rcgp.models.outputs import MultiOutputRCGP
 from rcgp.models.sparse import SparseRCGP
 
-__all__ = ["RCGP", "MultiOutputRCGP", "SparseRCGP", "TrainingTerms", "posterior_influence"]
+__all__ = ["RCGP", "GradientRCGP", "MultiOutputRCGP", "SparseRCGP", "TrainingTerms", "posterior_influence"]

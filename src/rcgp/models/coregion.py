@@ -116,11 +116,15 @@ class CellKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
     Args:
         base: the kernel, such as ``MultitaskKernel``, ``LCMKernel`` or ``RBFKernelGrad``: for n and m inputs it gives
             an ``nT x mT`` matrix in which the outputs of an input stand side by side.
+        order: which of them each t stands for, ``T``. Default: t itself.
     """
 
-    def __init__(self, base: gpytorch.kernels.Kernel) -> None:
+    order: Tensor | None
+
+    def __init__(self, base: gpytorch.kernels.Kernel, order: Tensor | None = None) -> None:
         super().__init__()
         self.base = base
+        self.register_buffer("order", order, persistent=False)
 
     def outputs_of(self, points: Tensor) -> int:
         """T, for ``n x d`` points."""
@@ -132,14 +136,18 @@ class CellKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         (p1, row1, t1), (p2, row2, t2) = _different(x1), _different(x2)
         outputs = self.outputs_of(p1)
         K: Tensor = self.base(p1, p2).to_dense()
-        first, second = row1 * outputs + t1, row2 * outputs + t2
+        first, second = row1 * outputs + self._output(t1), row2 * outputs + self._output(t2)
         rows = K.gather(-2, first.unsqueeze(-1).expand(*K.shape[:-2], -1, K.shape[-1]))
         return rows.gather(-1, second.unsqueeze(-2).expand(*rows.shape[:-1], -1))
 
     def matrix(self, points: Tensor, row: Tensor, output: Tensor) -> Tensor:
         """The kernel matrix of N cells, as :meth:`CoregionKernel.matrix`."""
         K: Tensor = self.base(points).to_dense()
-        return _cells(K, row * self.outputs_of(points) + output)
+        return _cells(K, row * self.outputs_of(points) + self._output(output))
+
+    def _output(self, t: Tensor) -> Tensor:
+        """The output of the kernel that each t stands for."""
+        return t if self.order is None else self.order[t]
 
 
 def _parted(x: Tensor) -> tuple[Tensor, Tensor]:
