@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rcgp.models.defaults import above
-from rcgp.models.kernel_matrix import dense_kernel, kernel_matrix
+from rcgp.models.kernel_matrix import close_gaps, dense_kernel, kernel_matrix
 
 __all__ = ["CellKernel", "CoregionKernel", "with_output"]
 
@@ -135,14 +135,14 @@ class CellKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
             return self.forward(x1.unsqueeze(-2), x2.unsqueeze(-2))[..., 0, 0]
         (p1, row1, t1), (p2, row2, t2) = _different(x1), _different(x2)
         outputs = self.outputs_of(p1)
-        K: Tensor = self.base(p1, p2).to_dense()
+        K: Tensor = self.base(*close_gaps(self.base, p1, p2)).to_dense()
         first, second = row1 * outputs + self._output(t1), row2 * outputs + self._output(t2)
         rows = K.gather(-2, first.unsqueeze(-1).expand(*K.shape[:-2], -1, K.shape[-1]))
         return rows.gather(-1, second.unsqueeze(-2).expand(*rows.shape[:-1], -1))
 
     def matrix(self, points: Tensor, row: Tensor, output: Tensor) -> Tensor:
         """The kernel matrix of N cells, as :meth:`CoregionKernel.matrix`."""
-        K: Tensor = self.base(points).to_dense()
+        K: Tensor = self.base(close_gaps(self.base, points, points)[0]).to_dense()
         return _cells(K, row * self.outputs_of(points) + self._output(output))
 
     def _output(self, t: Tensor) -> Tensor:
