@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rcgp import RCGP, GradientRCGP, fit_robust
+from rcgp import RCGP, AverageRCGP, GradientRCGP, fit_robust
 from rcgp.training.fit import fit_ordinary
 from rcgp.weights import Constant
 from rcgp.weights.noise_law import FLAGGED
@@ -29,7 +29,8 @@ SEEDS, TEST, SHARE = range(5), 1000, 0.1
 def branin(X: Tensor) -> Tensor:
     x, y = 15.0 * X[:, 0] - 5.0, 15.0 * X[:, 1]
     square = y - 5.1 / (4.0 * np.pi**2) * x**2 + 5.0 / np.pi * x - 6.0
-    return square**2 + 10.0 * (1.0 - 1.0 / (8.0 * np.pi)) * torch.cos(x) + 10.0
+    value: Tensor = square**2 + 10.0 * (1.0 - 1.0 / (8.0 * np.pi)) * torch.cos(x) + 10.0
+    return value
 
 
 def waves(X: Tensor) -> Tensor:
@@ -113,7 +114,10 @@ def run_gradients() -> list[dict[str, object]]:
 def table(records: list[dict[str, object]]) -> str:
     """Errors over the clean model's, geometric mean and worst of the seeds, and flags."""
     keys = ("function", "kind", "noise")
-    lines = ["| function | errors | noise | robust | worst | ordinary | values only | found | false |", "|" + "---|" * 9]
+    lines = [
+        "| function | errors | noise | robust | worst | ordinary | values only | found | false |",
+        "|" + "---|" * 9,
+    ]
     for group in dict.fromkeys(tuple(r[key] for key in keys) for r in records):
         own = [r for r in records if tuple(r[key] for key in keys) == group]
         clean = {r["seed"]: r["error"] for r in own if r["method"] == "clean"}
@@ -130,12 +134,57 @@ def table(records: list[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
+def averages(seed: int, share: float) -> dict[str, object]:
+    """f from sixty averages over intervals, of which a share is bad: errors and coverage of f on a grid, and flags."""
+    random = np.random.default_rng(seed)
+    low = np.sort(random.uniform(0.0, 10.0, 60))
+    high = low + random.uniform(0.05, 1.5, 60)
+    ends = [np.sin(2.0 * x) / 4.0 - np.cos(x) for x in (low, high)]  # of sin x + ½ cos 2x
+    y = (ends[1] - ends[0]) / (high - low) + 0.05 * random.standard_normal(60)
+    bad = random.random(60) < share
+    given = np.where(bad, y + random.choice([-1.0, 1.0], 60) * random.uniform(1.0, 4.0, 60), y)
+    clean = AverageRCGP.of_intervals(low, high, np.where(bad, np.nan, given), weight=Constant())
+    ordinary = AverageRCGP.of_intervals(low, high, given, weight=Constant())
+    robust = AverageRCGP.of_intervals(low, high, given)
+    fit_ordinary(clean), fit_ordinary(ordinary), fit_robust(robust)
+    x = np.linspace(low.min(), high.max(), 200)
+    record: dict[str, object] = {"task": "averages", "seed": seed, "share": share, "bad": int(bad.sum())}
+    for name, model in (("clean", clean), ("ordinary", ordinary), ("robust", robust)):
+        posterior = model.posterior(torch.from_numpy(x).unsqueeze(-1))
+        error = posterior.mean.numpy() - np.sin(x) - 0.5 * np.cos(2.0 * x)
+        record[name] = float(np.sqrt(np.mean(error**2)))
+        record[f"{name}, coverage"] = float(np.mean(np.abs(error) < 1.96 * posterior.variance.sqrt().numpy()))
+    flagged = (robust.outlier_probability() > FLAGGED).numpy()
+    return {**record, "found": int((flagged & bad).sum()), "false": int((flagged & ~bad).sum())}
+
+
+def table_of_averages(records: list[dict[str, object]]) -> str:
+    """Errors over the clean model's, and mean coverage of the intervals of 95 %."""
+    lines = [
+        "| bad | robust | worst | ordinary | coverage: clean | robust | ordinary | found | false |",
+        "|" + "---|" * 9,
+    ]
+    for share in dict.fromkeys(record["share"] for record in records):
+        rows = [record for record in records if record["share"] == share]
+        values = {key: np.array([float(row[key]) for row in rows]) for key in rows[0] if key != "task"}  # type: ignore[arg-type]
+        ratio = {name: values[name] / values["clean"] for name in ("robust", "ordinary")}
+        cells = [f"{np.exp(np.log(ratio['robust']).mean()):.3g}", f"{ratio['robust'].max():.3g}",
+                 f"{np.exp(np.log(ratio['ordinary']).mean()):.3g}"]  # fmt: skip
+        cells += [f"{values[f'{name}, coverage'].mean():.3f}" for name in ("clean", "robust", "ordinary")]
+        flags = [int(values[key].sum()) for key in ("found", "bad", "false")]
+        lines.append(f"| {share:.0%} | {' | '.join(cells)} | {flags[0]} of {flags[1]} | {flags[2]} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["gradients"])
+    parser.add_argument("what", choices=["gradients", "averages"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    records = run_gradients()
+    gradient_data = arguments.what == "gradients"
+    records = (
+        run_gradients() if gradient_data else [averages(seed, share) for share in (0.0, 0.1) for seed in range(20)]
+    )
     with RECORDS.open("a") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
-    print(table(records))
+    print(table(records) if gradient_data else table_of_averages(records))

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rcgp.estimator import RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
     from rcgp.estimator.series import RCGPSeries
-    from rcgp.models import RCGP, GradientRCGP, MultiOutputRCGP, SparseRCGP, posterior_influence
+    from rcgp.models import RCGP, AverageRCGP, GradientRCGP, MultiOutputRCGP, SparseRCGP, posterior_influence
     from rcgp.series import SpaceTimeRCGP, StateSpaceRCGP
     from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
     from rcgp.weights import NoiseLaw
 
 __all__ = [
     "RCGP",
+    "AverageRCGP",
     "FitError",
     "FitReport",
     "GradientRCGP",
@@ -52,7 +53,7 @@ __version__ = "0.2.0"
 _ROOMS = {
     "estimator": ("RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
     "estimator.series": ("RCGPSeries",),
-    "models": ("RCGP", "GradientRCGP", "MultiOutputRCGP", "SparseRCGP", "posterior_influence"),
+    "models": ("RCGP", "AverageRCGP", "GradientRCGP", "MultiOutputRCGP", "SparseRCGP", "posterior_influence"),
     "series": ("SpaceTimeRCGP", "StateSpaceRCGP"),
     "training": ("FitError", "FitReport", "RobustReport", "fit", "fit_robust"),
     "weights": ("NoiseLaw",),

@@ -261,7 +261,9 @@ def test_a_derivative_by_an_input_that_did_not_vary():
 def test_an_absurd_input_does_no_harm_to_others():
     X, y, dy = make_data()
     far = torch.cat([X, torch.tensor([[1e12, 0.0]]).double()])
-    more = GradientRCGP(far, torch.cat([y, y[:1]]), torch.cat([dy, dy[:1]]), kernel=make_kernel(), mean="zero", noise=0.1)
+    more = GradientRCGP(
+        far, torch.cat([y, y[:1]]), torch.cat([dy, dy[:1]]), kernel=make_kernel(), mean="zero", noise=0.1
+    )
     fewer = GradientRCGP(X, y, dy, kernel=make_kernel(), mean="zero", noise=0.1)
     for model in (more, fewer):
         model.weight = Constant()
@@ -320,7 +322,11 @@ def test_few_rows_are_fitted(X):
         ({"train_dy": torch.zeros(4)}, ValueError, "train_dy must have the shape of train_X, (4, 2), got (4,)"),
         ({"train_X": torch.tensor([[0.0, torch.nan]] * 4)}, ValueError, "train_X contains NaN in row 0"),
         ({"train_dy": torch.tensor([[0.0, torch.inf]] * 4)}, ValueError, "train_dy contains inf in row 0, column 1"),
-        ({"train_y": torch.full((4,), torch.nan), "train_dy": torch.full((4, 2), torch.nan)}, ValueError, "nothing was"),
+        (
+            {"train_y": torch.full((4,), torch.nan), "train_dy": torch.full((4, 2), torch.nan)},
+            ValueError,
+            "nothing was",
+        ),
         ({"mean": "linear"}, ValueError, "whose gradient is zero, got 'linear'"),
         ({"mean": gpytorch.means.ConstantMean()}, ValueError, "whose gradient is zero"),
         ({"kernel": "rbf"}, TypeError, "kernel must be a GPyTorch kernel"),

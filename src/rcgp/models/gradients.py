@@ -98,8 +98,8 @@ class GradientRCGP(MultiOutputRCGP):
             output=order.argsort()[observed.nonzero()[:, 1]],
             kernel=CellKernel(_build_kernel(kernel, X, Y), order),
             mean=means,
-            weight=[weight[t] for t in seen] if _has_length(weight, Y, "weight") else weight,  # type: ignore[index]
-            noise=[noise[t] for t in seen] if _has_length(noise, Y, "noise") else noise,  # type: ignore[index]
+            weight=_of_outputs(weight, seen, Y.shape[1], "weight"),
+            noise=_of_outputs(noise, seen, Y.shape[1], "noise"),
             sample_weight=None if sample_weight is None else _of_cells(sample_weight, observed),
         )
         self.observed = observed
@@ -130,7 +130,7 @@ class GradientRCGP(MultiOutputRCGP):
         return super()._known_outputs() + self._unobserved
 
     def _check_outputs(self, outputs: Any) -> Tensor:
-        number = self.kernel.order.argsort()
+        number: Tensor = self.kernel.order.argsort()
         return number[super()._check_outputs(outputs).long()].to(self.train_X)
 
 
@@ -156,15 +156,13 @@ def _checked(train_X: Any, train_y: Any, train_dy: Any) -> tuple[Tensor, Tensor]
     return X.detach().to(dtype), Y.detach()
 
 
-def _has_length(value: Any, Y: Tensor, name: str) -> bool:
-    """Whether something is given for each output, and not one for all; or a ValueError."""
-    if value is None or isinstance(value, WeightFunction | float | int) or not hasattr(value, "__len__"):
-        return False
-    if isinstance(value, Tensor) and not value.ndim:
-        return False
-    if len(value) != Y.shape[1]:
-        raise ValueError(f"{name} must be one, or {Y.shape[1]}: for the function and each derivative, got {len(value)}")
-    return True
+def _of_outputs(value: Any, seen: list[int], outputs: int, name: str) -> Any:
+    """What is given for each output, for those that were observed; what is given for all as it is."""
+    if not isinstance(value, list | tuple) and not (isinstance(value, Tensor) and value.ndim == 1):
+        return value
+    if len(value) != outputs:
+        raise ValueError(f"{name} must be one, or {outputs}: for the function and each derivative, got {len(value)}")
+    return [value[t] for t in seen]
 
 
 def _of_cells(sample_weight: Any, observed: Tensor) -> Tensor:
