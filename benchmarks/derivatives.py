@@ -36,7 +36,8 @@ def branin(X: Tensor) -> Tensor:
 def waves(X: Tensor) -> Tensor:
     """Four inputs: waves of three directions, and a product."""
     a, b, c, d = X.T
-    return torch.sin(3.0 * a + b) + torch.cos(2.0 * c - 2.0 * d) + torch.sin(2.0 * b * d) + 0.5 * a * c
+    value: Tensor = torch.sin(3.0 * a + b) + torch.cos(2.0 * c - 2.0 * d) + torch.sin(2.0 * b * d) + 0.5 * a * c
+    return value
 
 
 FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {"Branin": (branin, 2, 40), "waves": (waves, 4, 50)}

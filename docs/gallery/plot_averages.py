@@ -11,18 +11,23 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rcgp import AverageRCGP, fit_robust
 from rcgp.training.fit import fit_ordinary
 from rcgp.weights import Constant
 
-
-def function(x):
-    return np.sin(x) + 0.5 * np.cos(2 * x)
+Array = NDArray[np.float64]
 
 
-def integral(x):
-    return np.sin(2 * x) / 4 - np.cos(x)
+def function(x: Array) -> Array:
+    f: Array = np.sin(x) + 0.5 * np.cos(2 * x)
+    return f
+
+
+def integral(x: Array | float) -> Array:
+    F: Array = np.sin(2 * x) / 4 - np.cos(x)
+    return F
 
 
 random = np.random.default_rng(4)

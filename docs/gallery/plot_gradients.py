@@ -11,14 +11,18 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rcgp import GradientRCGP, fit_robust
 from rcgp.training.fit import fit_ordinary
 from rcgp.weights import Constant
 
+Array = NDArray[np.float64]
 
-def function(x):
-    return np.sin(x) + 0.3 * x
+
+def function(x: Array) -> Array:
+    f: Array = np.sin(x) + 0.3 * x
+    return f
 
 
 random = np.random.default_rng(3)

@@ -10,6 +10,7 @@ where j = −1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gpytorch
@@ -71,19 +72,19 @@ class LinearMap(torch.nn.Module):
         A = A if len(column) < _SPARSE * size[0] * size[1] else A.to_dense()
         return A, self.points[used]
 
-    def apply(self, values: Tensor) -> Tensor:
+    def sums_of(self, values: Tensor) -> Tensor:
         """Σ_i a_ji v_i for ``m`` values at the points: ``J``."""
         terms = self.coefficient * values[self.point]
         return terms.new_zeros(self.count).index_add(0, self.row, terms)
 
     def totals(self) -> Tensor:
         """Σ_i a_ji of each sum, ``J``: one for averages."""
-        return self.apply(torch.ones_like(self.points[:, 0]))
+        return self.sums_of(torch.ones_like(self.points[:, 0]))
 
     def inputs(self) -> Tensor:
         """Rows (j, x) of all sums, ``J x (1 + d)``; x is the mean of their points, weighted by |a_ji|."""
         size = LinearMap(self.points, self.row, self.point, self.coefficient.abs())
-        centres = torch.stack([size.apply(column) for column in self.points.T], dim=-1) / size.totals().unsqueeze(-1)
+        centres = torch.stack([size.sums_of(column) for column in self.points.T], dim=-1) / size.totals().unsqueeze(-1)
         return torch.cat([torch.arange(self.count).to(centres).unsqueeze(-1), centres], dim=-1)
 
     def joined(self, other: LinearMap) -> LinearMap:
@@ -108,7 +109,7 @@ class FunctionalMean(gpytorch.means.Mean):  # type: ignore[misc]
         if bool((number < 0).all()):
             value: Tensor = self.base(points)
             return value
-        of_sums = self.sums.apply(self.base(self.sums.points))[number.clamp_min(0)]
+        of_sums = self.sums.sums_of(self.base(self.sums.points))[number.clamp_min(0)]
         return of_sums if bool((number >= 0).all()) else torch.where(number >= 0, of_sums, self.base(points))
 
 
@@ -134,7 +135,7 @@ class FunctionalKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         (j1, p1), (j2, p2) = _parted(x1), _parted(x2)
         p2 = p1 if same else p2
         first, second = (j1 >= 0).unsqueeze(-1), (j2 >= 0).unsqueeze(-2)
-        cases = (
+        cases: tuple[tuple[Tensor, Callable[[], Tensor]], ...] = (
             (~first & ~second, lambda: dense_kernel(self.base, p1, p2)),
             (~first & second, lambda: self._with_points(p1, j2)),
             (first & ~second, lambda: self._with_points(p2, j1).mT),
