@@ -366,3 +366,14 @@ def test_other_bad_input_is_refused():
         model.posterior_of_averages([[1.0]], [[0.0]])
     with pytest.raises(ValueError, match=r"values must have shape \(12,\)"):
         model.arranged(torch.zeros(3))
+
+
+def test_the_order_of_averages_does_not_matter():
+    low, high, y, _ = intervals(30, seed=2)
+    order = np.random.default_rng(0).permutation(30)
+    first, second = AverageRCGP.of_intervals(low, high, y), AverageRCGP.of_intervals(low[order], high[order], y[order])
+    for model in (first, second):
+        fit_robust(model)
+    x = torch.linspace(0, 10, 7).double().unsqueeze(-1)
+    torch.testing.assert_close(second.posterior(x).mean, first.posterior(x).mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(second.weights(), first.weights()[torch.from_numpy(order)], rtol=1e-5, atol=1e-5)

@@ -348,3 +348,14 @@ def test_outputs_that_do_not_exist_are_refused():
     model = GradientRCGP(*make_data())
     with pytest.raises(ValueError, match="outputs must be whole numbers from 0 to 2"):
         model.posterior(TEST_X, outputs=[3])
+
+
+def test_the_order_of_rows_and_inputs_does_not_matter():
+    X, y, dy = make_data()
+    y, dy = with_missing(y, dy)
+    rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    first, second = GradientRCGP(X, y, dy), GradientRCGP(X[rows].flip(-1), y[rows], dy[rows].flip(-1))
+    expected, found = first.posterior(TEST_X).mean, second.posterior(TEST_X.flip(-1)).mean
+    torch.testing.assert_close(found[:, [0, 2, 1]], expected)
+    w = [model.cells(model.weights()) for model in (first, second)]
+    torch.testing.assert_close(w[1][:, [0, 2, 1]], w[0][rows], equal_nan=True)
