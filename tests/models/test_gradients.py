@@ -359,3 +359,22 @@ def test_the_order_of_rows_and_inputs_does_not_matter():
     torch.testing.assert_close(found[:, [0, 2, 1]], expected)
     w = [model.cells(model.weights()) for model in (first, second)]
     torch.testing.assert_close(w[1][:, [0, 2, 1]], w[0][rows], equal_nan=True)
+
+
+@pytest.mark.parametrize("ard", [None, 2])
+def test_the_kernel_matrix_is_gpytorchs(ard):
+    X, y, dy = make_data()
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernelGrad(ard_num_dims=ard)).double()
+    model = GradientRCGP(X, y, dy, kernel=kernel)
+    K, expected = model.kernel_matrix(), kernel(X).to_dense()
+    torch.testing.assert_close(K, expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(K, K.mT)
+    pull = torch.randn(K.shape, dtype=torch.float64)
+    parameters = list(kernel.parameters())
+    for found, wanted in zip(*(torch.autograd.grad(M, parameters, pull) for M in (K, expected)), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    batch = TEST_X[:4].reshape(2, 2, 2)
+    pairs = torch.cat([batch, torch.tensor([[[0.0], [2.0]]]).double().expand(2, 2, 1)], dim=-1)
+    with torch.no_grad():
+        cross = kernel(batch, X.expand(2, 12, 2)).to_dense()[:, [0, 5]]
+        torch.testing.assert_close(model.kernel(pairs, model.train_X.expand(2, 36, 3)).to_dense(), cross)
