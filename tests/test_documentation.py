@@ -192,6 +192,13 @@ def test_the_readmes_shell_session_works(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "build" / "report.html").exists()
 
 
+def test_the_python_of_gradients_and_averages_runs(capsys):
+    code = run_python("docs/linear_observations.md")
+    assert capsys.readouterr().out.split() == ["tensor([[4,", "1]])", "tensor([[12]])"]
+    assert "# row 4, output 1" in code
+    assert "# row 12" in code
+
+
 def need_data(monkeypatch, file):
     """The folder of data files for a script that reads them; without it a skip, or a failure in CI."""
     named = os.environ.get("RCGP_DATA_HOME")

@@ -19,16 +19,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rcgp.estimator import DeepRCGPRegressor, RCGPRegressor, SavedModelError, SparseRCGPRegressor, load
     from rcgp.estimator.series import RCGPSeries
-    from rcgp.models import RCGP, MultiOutputRCGP, SparseMultiOutputRCGP, SparseRCGP, posterior_influence
+    from rcgp.models import (
+        RCGP,
+        AverageRCGP,
+        GradientRCGP,
+        MultiOutputRCGP,
+        SparseMultiOutputRCGP,
+        SparseRCGP,
+        posterior_influence,
+    )
     from rcgp.series import SpaceTimeRCGP, StateSpaceRCGP
     from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust
     from rcgp.weights import NoiseLaw
 
 __all__ = [
     "RCGP",
+    "AverageRCGP",
     "DeepRCGPRegressor",
     "FitError",
     "FitReport",
+    "GradientRCGP",
     "MultiOutputRCGP",
     "NoiseLaw",
     "RCGPRegressor",
@@ -53,7 +63,15 @@ __version__ = "0.2.0"
 _ROOMS = {
     "estimator": ("DeepRCGPRegressor", "RCGPRegressor", "SavedModelError", "SparseRCGPRegressor", "load"),
     "estimator.series": ("RCGPSeries",),
-    "models": ("RCGP", "MultiOutputRCGP", "SparseMultiOutputRCGP", "SparseRCGP", "posterior_influence"),
+    "models": (
+        "RCGP",
+        "AverageRCGP",
+        "GradientRCGP",
+        "MultiOutputRCGP",
+        "SparseMultiOutputRCGP",
+        "SparseRCGP",
+        "posterior_influence",
+    ),
     "series": ("SpaceTimeRCGP", "StateSpaceRCGP"),
     "training": ("FitError", "FitReport", "RobustReport", "fit", "fit_robust"),
     "weights": ("NoiseLaw",),

@@ -1,9 +1,20 @@
 """Models: modules that own hyperparameters, and the only place where GPyTorch objects are called."""
 
+from rcgp.models.averages import AverageRCGP
 from rcgp.models.exact import RCGP, TrainingTerms
+from rcgp.models.gradients import GradientRCGP
 from rcgp.models.influence import posterior_influence
 from rcgp.models.outputs import MultiOutputRCGP
 from rcgp.models.sparse import SparseRCGP
 from rcgp.models.sparse_outputs import SparseMultiOutputRCGP
 
-__all__ = ["RCGP", "MultiOutputRCGP", "SparseMultiOutputRCGP", "SparseRCGP", "TrainingTerms", "posterior_influence"]
+__all__ = [
+    "RCGP",
+    "AverageRCGP",
+    "GradientRCGP",
+    "MultiOutputRCGP",
+    "SparseMultiOutputRCGP",
+    "SparseRCGP",
+    "TrainingTerms",
+    "posterior_influence",
+]

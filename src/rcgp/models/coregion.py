@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rcgp.models.defaults import above
-from rcgp.models.kernel_matrix import dense_kernel, kernel_matrix
+from rcgp.models.kernel_matrix import close_gaps, dense_kernel, kernel_matrix
 
 __all__ = ["CellKernel", "CoregionKernel", "OutputKernel", "with_output"]
 
@@ -139,11 +139,15 @@ class CellKernel(OutputKernel):
     Args:
         base: the kernel, such as ``MultitaskKernel``, ``LCMKernel`` or ``RBFKernelGrad``: for n and m inputs it gives
             an ``nT x mT`` matrix in which the outputs of an input stand side by side.
+        order: which of them each t stands for, ``T``. Default: t itself.
     """
 
-    def __init__(self, base: gpytorch.kernels.Kernel) -> None:
+    order: Tensor | None
+
+    def __init__(self, base: gpytorch.kernels.Kernel, order: Tensor | None = None) -> None:
         super().__init__()
         self.base = base
+        self.register_buffer("order", order, persistent=False)
 
     def outputs_of(self, points: Tensor) -> int:
         """T, for ``n x d`` points."""
@@ -154,15 +158,46 @@ class CellKernel(OutputKernel):
             return self.forward(x1.unsqueeze(-2), x2.unsqueeze(-2))[..., 0, 0]
         (p1, row1, t1), (p2, row2, t2) = _different(x1), _different(x2)
         outputs = self.outputs_of(p1)
-        K: Tensor = self.base(p1, p2).to_dense()
-        first, second = row1 * outputs + t1, row2 * outputs + t2
+        K = _dense(self.base, *close_gaps(self.base, p1, p2))
+        first, second = row1 * outputs + self._output(t1), row2 * outputs + self._output(t2)
         rows = K.gather(-2, first.unsqueeze(-1).expand(*K.shape[:-2], -1, K.shape[-1]))
         return rows.gather(-1, second.unsqueeze(-2).expand(*rows.shape[:-1], -1))
 
     def matrix(self, points: Tensor, row: Tensor, output: Tensor) -> Tensor:
-        """The kernel matrix of N cells; the base is evaluated on the n points only."""
-        K: Tensor = self.base(points).to_dense()
-        return _cells(K, row * self.outputs_of(points) + output)
+        """The kernel matrix of N cells, as :meth:`CoregionKernel.matrix`."""
+        K = _dense(self.base, *close_gaps(self.base, points, points))
+        return _cells(K, row * self.outputs_of(points) + self._output(output))
+
+    def _output(self, t: Tensor) -> Tensor:
+        """The output of the kernel that each t stands for."""
+        return t if self.order is None else self.order[t]
+
+
+def _dense(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Tensor:
+    """The kernel of T outputs between ``... x q x d`` and ``... x p x d`` points: ``... x qT x pT``."""
+    if not _is_squared_exponential_with_gradient(kernel):
+        K: Tensor = kernel(x1, x2).to_dense()
+        return K
+    # GPyTorch's matrix in a third of its time: with differences u = (x − x')/ℓ², P = (1, −u) and Q = (1, u),
+    # K_ij = s² exp(−½ Σ (x − x')²/ℓ²) (P_i Q_j + δ_ij [i > 0]/ℓ_i²).
+    lengthscale = kernel.base_kernel.lengthscale.reshape(-1)
+    differences = x1.unsqueeze(-2) - x2.unsqueeze(-3)  # ... x q x p x d
+    u = differences / lengthscale.square()
+    E = kernel.outputscale * (-0.5 * (differences * u).sum(dim=-1)).exp()
+    ones = torch.ones_like(u[..., :1])
+    P, Q = torch.cat([ones, -u], dim=-1), torch.cat([ones, u], dim=-1)
+    own = torch.cat([ones.new_zeros(1), lengthscale.square().reciprocal().expand(x1.shape[-1])]).diag()
+    K = (P.mT.unsqueeze(-1) * Q.unsqueeze(-3) + own.unsqueeze(-2)) * E[..., None, :, None]  # ... x q x T x p x T
+    return K.reshape(*K.shape[:-4], K.shape[-4] * K.shape[-3], -1)
+
+
+def _is_squared_exponential_with_gradient(kernel: gpytorch.kernels.Kernel) -> bool:
+    """Whether this is one scaled ``RBFKernelGrad`` of all inputs. By exact type."""
+    if type(kernel) is not gpytorch.kernels.ScaleKernel:
+        return False
+    base = kernel.base_kernel
+    single = kernel.raw_outputscale.dim() == 0 and kernel.active_dims is None and base.active_dims is None
+    return single and type(base) is gpytorch.kernels.RBFKernelGrad and base.raw_lengthscale.dim() == 2
 
 
 def _parted(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,7 +49,12 @@ _GAP = 1000.0
 #: Kernels made of others.
 COMPOSITE = (gpytorch.kernels.AdditiveKernel, gpytorch.kernels.ProductKernel)
 
-_VANISHING = (gpytorch.kernels.MaternKernel, gpytorch.kernels.RBFKernel)
+_VANISHING = (
+    gpytorch.kernels.MaternKernel,
+    gpytorch.kernels.Matern52KernelGrad,
+    gpytorch.kernels.RBFKernel,
+    gpytorch.kernels.RBFKernelGrad,
+)
 
 
 def close_gaps(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:

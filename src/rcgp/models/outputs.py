@@ -147,7 +147,7 @@ class MultiOutputRCGP(RCGP):
             qT points.
         """
         x = check_test_inputs(test_X, self.train_X[:, :-1])
-        chosen = self._check_outputs(range(self.outputs) if outputs is None else outputs)
+        chosen = self._check_outputs(range(self._known_outputs()) if outputs is None else outputs)
         pairs = with_output(x.unsqueeze(-2).expand(*x.shape[:-1], len(chosen), x.shape[-1]), chosen)
         joint = super().posterior(pairs.flatten(-3, -2), observation_noise)
         return MultiOutputNormal(joint.mean.unflatten(-1, (-1, len(chosen))), joint.lazy_covariance_matrix)
@@ -186,8 +186,8 @@ class MultiOutputRCGP(RCGP):
         """Prior covariance of the outputs at one input, averaged over the training inputs: ``T x T``."""
         with torch.no_grad():
             points = self._cell_layout()[0]
-            pairs = points.unsqueeze(-2).expand(len(points), self.outputs, points.shape[-1])
-            x = with_output(pairs, torch.arange(self.outputs, device=points.device))
+            outputs = self._check_outputs(range(self._known_outputs()))
+            x = with_output(points.unsqueeze(-2).expand(len(points), len(outputs), points.shape[-1]), outputs)
             return dense_kernel(self.kernel, x, x).mean(dim=0)
 
     @property
@@ -290,10 +290,18 @@ class MultiOutputRCGP(RCGP):
     def _noise_shape(self) -> tuple[int, ...]:
         return (self.outputs,)
 
+    def _known_outputs(self) -> int:
+        """Number of outputs that can be predicted."""
+        return self.outputs
+
     def _check_outputs(self, outputs: Any) -> Tensor:
-        chosen = as_real_tensor(list(outputs) if isinstance(outputs, range) else outputs, "outputs")
-        if not chosen.numel() or bool(((chosen < 0) | (chosen >= self.outputs) | (chosen != chosen.round())).any()):
-            raise ValueError(f"outputs must be whole numbers from 0 to {self.outputs - 1}, got {chosen.tolist()}")
+        """The last column of inputs for these numbers of outputs; or a ValueError."""
+        chosen, known = (
+            as_real_tensor(list(outputs) if isinstance(outputs, range) else outputs, "outputs"),
+            self._known_outputs(),
+        )
+        if not chosen.numel() or bool(((chosen < 0) | (chosen >= known) | (chosen != chosen.round())).any()):
+            raise ValueError(f"outputs must be whole numbers from 0 to {known - 1}, got {chosen.tolist()}")
         return chosen.to(self.train_X)
 
     def _cell_layout(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -332,6 +340,8 @@ def _build_kernel(
     given = list(kernel) if isinstance(kernel, list | tuple) else [] if kernel is None else [kernel]
     if not all(isinstance(part, gpytorch.kernels.Kernel) for part in given) or (kernel is not None and not given):
         raise TypeError(f"kernel must be a GPyTorch kernel or a list of them, got {kernel!r}")
+    if len(given) == 1 and isinstance(given[0], CellKernel):
+        return given[0]
     T, few = cells.outputs, cells.X[:1]
     if len(given) == 1 and (several := given[0].to(few).num_outputs_per_input(few, few)) != 1:
         if terms is not None or rank is not None:
