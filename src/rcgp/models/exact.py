@@ -6,7 +6,6 @@ It holds no mathematics. Its pieces become plain tensors in :meth:`RCGP.training
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,8 +21,9 @@ from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior
 from rcgp.models.defaults import NOISE_FLOOR, above, default_kernel, robust_scales, robust_spread, varying_columns
 from rcgp.models.kernel_matrix import correlations, kernel_matrix
-from rcgp.models.local_noise import LocalFactor, LocalNoise
+from rcgp.models.local_noise import LocalFactor
 from rcgp.models.means import MeanLike, build_mean
+from rcgp.models.noise import NoisyModel
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal, PosteriorProcess, plain_attributes, same
 from rcgp.models.validation import (
     check_kernel,
@@ -33,7 +33,7 @@ from rcgp.models.validation import (
     check_training_data,
     check_variance,
 )
-from rcgp.weights import InverseMultiquadric, LawWeight, NoiseLaw, ThresholdWeight, WeightFunction
+from rcgp.weights import InverseMultiquadric, LawWeight, ThresholdWeight, WeightFunction
 
 __all__ = ["MANY_ROWS", "RCGP", "START_ROWS", "TrainingTerms"]
 
@@ -63,7 +63,7 @@ class TrainingTerms:
     pseudo: PseudoData
 
 
-class RCGP(gpytorch.Module):  # type: ignore[misc]
+class RCGP(NoisyModel):
     """Robust and conjugate Gaussian process regression (Altamirano, Briol and Knoblauch, 2024).
 
     The posterior of an ordinary GP with kernel k, mean m and noise variance σ², but each observation counts with a
@@ -101,10 +101,6 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         >>> int(model.weights().argmin())
         10
     """
-
-    train_X: Tensor
-    train_y: Tensor
-    sample_weight: Tensor | None
 
     #: Whether an evaluation costs O(n).
     linear_cost: ClassVar[bool] = False
@@ -155,69 +151,6 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
         # Modules and tensors that the posterior was made from, and the posterior.
         self._process: tuple[list[Any], list[Tensor], PosteriorProcess] | None = None
 
-    def noise_unit(self) -> Tensor:
-        """Squared robust spread of the residuals of each output, in the units and the shape of σ², in float64.
-
-        With sample weights σ² is the noise of a row of weight one.
-        """
-        residual = self.residual().detach()
-        units = [
-            robust_spread(residual[rows]) ** 2
-            * (1.0 if self.sample_weight is None else float(self.sample_weight[rows].quantile(0.5)))
-            for rows in self.output_rows()
-        ]
-        return torch.tensor(units, dtype=torch.float64, device=residual.device).reshape(self._noise_shape())
-
-    def _noise_shape(self) -> tuple[int, ...]:
-        return ()
-
-    @property
-    def noise(self) -> Tensor:
-        """The noise variance σ², a scalar; of several outputs one for each. Assign a number to change it."""
-        value: Tensor = self.raw_noise_constraint.transform(self.raw_noise)
-        return value
-
-    @noise.setter
-    def noise(self, value: float | Tensor) -> None:
-        number = check_variance(value, self.raw_noise)
-        lower = self.raw_noise_constraint.lower_bound
-        if not bool((number > lower).all()):
-            raise ValueError(
-                f"noise must be above {float(lower.max()):.3g}, a share of {NOISE_FLOOR:g} of the data's squared "
-                f"spread, got {float(number.min()):.3g}; for less, build the model with noise=..."
-            )
-        self.initialize(raw_noise=self.raw_noise_constraint.inverse_transform(number).to(self.raw_noise))
-
-    def noise_bounds(self) -> list[tuple[float, float] | None]:
-        """Limits of the noise variance of each output in a fit, a little inside its constraint.
-
-        ``None`` where it is held fixed.
-        """
-        constraint, outputs = self.raw_noise_constraint, len(self.output_rows())
-        if not self.raw_noise.requires_grad:
-            return [None] * outputs
-        smallest = torch.finfo(torch.float64).tiny
-        lower = (constraint.lower_bound.double() * (1.0 + 1e-6)).clamp_min(smallest).expand(outputs).tolist()
-        upper = constraint.upper_bound.double().expand(outputs).tolist()
-        return [(low, max(low, high)) for low, high in zip(lower, upper, strict=True)]
-
-    def output_rows(self) -> tuple[Tensor | slice, ...]:
-        """Rows of each output: each output has a noise variance and a noise law of its own. Here there is one."""
-        return (slice(None),)
-
-    def output_weights(self) -> tuple[WeightFunction, ...]:
-        """The weight function of each output."""
-        return (self.weight,)
-
-    def row_noise(self) -> Tensor:
-        """Noise variance σ²/p of each training row, ``n``, or a scalar without sample weights p; differentiable."""
-        return self.noise if self.sample_weight is None else self.noise / self.sample_weight
-
-    def residual(self) -> Tensor:
-        """Residuals e = y − m(x) of the training data, ``n``."""
-        residual: Tensor = self.train_y - self.mean(self.train_X)
-        return residual
-
     def training_terms(self) -> TrainingTerms:
         """Residuals, weights and pseudo-data at the current hyperparameters, differentiable in them. Cost O(nd)."""
         e, noise, row_noise = self.residual(), self.noise, self.row_noise()
@@ -228,82 +161,6 @@ class RCGP(gpytorch.Module):  # type: ignore[misc]
     def kernel_matrix(self) -> Tensor:
         """Kernel matrix of the training inputs, ``n x n``, differentiable in the kernel's parameters. Cost O(n²)."""
         return kernel_matrix(self.kernel, self.train_X)
-
-    def weights(self) -> Tensor:
-        """Normalised weight w̃ of each training point, ``n``: 1 counts in full, near 0 is an outlier.
-
-        In (0, 1] for every weight of :mod:`rcgp.weights` but two: ``Heteroskedastic`` exceeds 1 where r(x) < σ, and
-        ``LawWeight`` where the noise is locally small.
-        """
-        with torch.no_grad():
-            w: Tensor = self.weight(self.residual(), self.train_X, self.noise)
-            return w.clamp_min(torch.finfo(w.dtype).tiny)
-
-    @property
-    def noise_laws(self) -> tuple[NoiseLaw, ...]:
-        """The law of the noise of each output: learned by a robust fit, else normal."""
-        weights = self.output_weights()
-        return tuple(weight.law if isinstance(weight, LawWeight) else NoiseLaw.normal() for weight in weights)
-
-    @property
-    def noise_law(self) -> NoiseLaw:
-        """The law of the noise: learned by a robust fit, else normal."""
-        (law,) = self.noise_laws
-        return law
-
-    def relative_noise(self) -> Tensor:
-        """1/p, the noise variance of each training row in units of σ² as sample weights p have it: ``n``."""
-        return torch.ones_like(self.train_y) if self.sample_weight is None else self.sample_weight.reciprocal()
-
-    def local_factor(self, x: Tensor) -> Tensor:
-        """h(x), how the noise variance differs from place to place, at ``... x q x d`` inputs: ``... x q``."""
-        return torch.ones_like(x[..., 0]) if self.local_noise is None else self.local_noise(x)
-
-    def noise_scale(self, x: Tensor) -> Tensor:
-        """σ² h(x), the squared scale of the noise law at ``... x q x d`` inputs: ``... x q``."""
-        return self.noise.detach() * self.local_factor(x)
-
-    def weight_by_law(self, laws: Sequence[NoiseLaw], cavity: LeaveOneOut, h: Tensor) -> WeightFunction:
-        """The weight function of learned noise laws, one for each output.
-
-        Args:
-            laws: the laws.
-            cavity: leave-one-out moments of f(x_i), relative to the prior mean, each ``n``.
-            h: ``n`` local factors on the noise variance.
-        """
-        (law,) = laws
-        return LawWeight(law, *cavity, h, self.relative_noise())
-
-    def frozen_weight(self) -> WeightFunction:
-        """A copy of the weight function whose thresholds are held at their values for the training data."""
-        return self.weight.frozen(self.residual())
-
-    def weight_of_row(self, row: int) -> WeightFunction:
-        """The function by which one training row is weighed, for any number of values that it might have."""
-        return self.frozen_weight().of_row(row)
-
-    def local_noise_of(self, outputs: Sequence[LocalNoise]) -> LocalFactor:
-        """The factor on the noise variance at the inputs of this model, given that of each output."""
-        (local,) = outputs
-        return local
-
-    def inlier_noise(self, x: Tensor) -> Tensor:
-        """Variance of the noise of a good observation at ``... x q x d`` inputs, by the noise law: ``... x q``."""
-        return self.noise_law.variance * self.noise_scale(x)
-
-    def outlier_probability(self) -> Tensor:
-        """Probability that each training row is an outlier, or has noise of the law's widest scale, ``n``.
-
-        Zero without a learned noise law.
-        """
-        probability = torch.zeros_like(self.train_y)
-        with torch.no_grad():
-            residual, noise = self.residual(), self.noise.reshape(-1)
-            for output, (rows, weight) in enumerate(zip(self.output_rows(), self.output_weights(), strict=True)):
-                if isinstance(weight, LawWeight):
-                    found = weight.responsibilities(residual[rows], noise[output])
-                    probability[rows] = found.outlier_probability
-        return probability
 
     def leave_one_out(self) -> LeaveOneOut:
         """Mean and variance of each observation y_i predicted from all others, each ``n``. Cost O(n³) for all.

@@ -8,24 +8,24 @@ is left where the last step was.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from rcgp.core.exact import condition
 from rcgp.core.loo import LeaveOneOut
-from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, log_bound, weigh_rows
+from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, log_bound
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP, SparseRCGP
-from rcgp.models.defaults import robust_spread, robust_spreads
+from rcgp.models.defaults import robust_spread
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.local_noise import LocalFactor, learn_local_noise
 from rcgp.training.objectives import log_prior, weighed_evidence
+from rcgp.training.rows import cavity_by_law, joined, spreads_of
 from rcgp.training.search import (
     NUMERICAL_ERRORS,
     Outcome,
@@ -40,7 +40,7 @@ from rcgp.training.search import (
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
-__all__ = ["Learning", "Round", "State", "cavity_by_law"]
+__all__ = ["Learning", "Round", "State"]
 
 # The second start of every fit: three times the given lengthscales, and weights that fall from one robust standard
 # deviation on. Even many errors, or a cluster of them, stick out of a smooth function.
@@ -233,7 +233,7 @@ class Learning:
     def _first(self, threshold: float) -> State:
         """The first weights, at the present hyperparameters."""
         residual = self.model.residual().detach()
-        weight = first_weights(residual, _spreads(self.model, residual), threshold)
+        weight = first_weights(residual, spreads_of(self.model, residual), threshold)
         nothing, ones = torch.zeros_like(weight), torch.ones_like(weight)
         return State(hyperparameters_of(self.model), weight, nothing, weight.square(), None, ones)
 
@@ -338,9 +338,9 @@ class Learning:
         self.state = replace(
             state,
             parameters=hyperparameters_of(model),
-            weight=(_joined(outputs, [found.rows.precision for found in learned]) / state.h).sqrt(),
-            slope=_joined(outputs, [found.rows.slope for found in learned]) * state.h,
-            good=_joined(outputs, [1.0 - found.rows.outlier for found in learned]),
+            weight=(joined(outputs, [found.rows.precision for found in learned]) / state.h).sqrt(),
+            slope=joined(outputs, [found.rows.slope for found in learned]) * state.h,
+            good=joined(outputs, [1.0 - found.rows.outlier for found in learned]),
             learned=tuple(learned),
             cavity=cavity,
         )
@@ -385,45 +385,8 @@ class Learning:
             local, h, learned = zip(*found, strict=True)
             if model.raw_noise.requires_grad:
                 model.noise = torch.stack([law.noise for law in learned])
-            joined = _joined(outputs, list(h))
-            self.state = replace(state, local=model.local_noise_of(local), h=joined, learned=learned)
+            factors = joined(outputs, list(h))
+            self.state = replace(state, local=model.local_noise_of(local), h=factors, learned=learned)
             self._weigh(state.cavity, learn=False)
         tried = self._expect("local noise")
         return tried if tried.evidence > best.evidence else self._back_to(best)
-
-
-def cavity_by_law(model: RCGP, laws: Sequence[NoiseLaw], h: Tensor) -> LeaveOneOut:
-    """Leave-one-out moments of f(x_i) where hyperparameters and laws are known, by expectation steps from the start.
-
-    Args:
-        model: exact or sparse.
-        laws: the noise law of each output.
-        h: ``n`` local factors on the noise variance.
-    """
-    residual = model.residual()
-    log_shares = _each_row(model, [law.log_shares(residual) for law in laws])
-    width = _each_row(model, [residual.new_tensor(law.width) for law in laws])
-    spread, row_noise = _spreads(model, residual), model.row_noise() * h
-    return weigh_rows(model.latent_leave_one_out, residual, row_noise, spread, log_shares, width)[0]
-
-
-def _spreads(model: RCGP, residual: Tensor) -> Tensor:
-    """Robust standard deviation of the residuals of each row's output, ``n``, or ``1`` for one output."""
-    return _each_row(model, [robust_spreads(residual[rows]) for rows in model.output_rows()])
-
-
-def _each_row(model: RCGP, values: Sequence[Tensor]) -> Tensor:
-    """A value of each output for its rows, ``n x ...``; ``1 x ...`` where there is one output."""
-    outputs = model.output_rows()
-    if len(outputs) == 1:
-        return values[0].unsqueeze(0)
-    counts = [len(model.train_y[rows]) for rows in outputs]
-    return _joined(outputs, [value.expand(count, *value.shape) for value, count in zip(values, counts, strict=True)])
-
-
-def _joined(outputs: Sequence[Tensor | slice], parts: Sequence[Tensor]) -> Tensor:
-    """Values of the rows of each output as values of all rows, ``n x ...``."""
-    if len(outputs) == 1:
-        return parts[0]
-    values = torch.cat(list(parts))
-    return torch.empty_like(values).index_copy_(0, torch.cat(cast(list[Tensor], list(outputs))), values)

@@ -46,7 +46,8 @@ from rcgp.training.fit import (
     limited_threads,
     reporter,
 )
-from rcgp.training.learning import Learning, Round, cavity_by_law
+from rcgp.training.learning import Learning, Round
+from rcgp.training.rows import cavity_by_law
 from rcgp.training.search import Outcome, Progress, hyperparameters_of, restore_hyperparameters
 from rcgp.weights import Constant, NoiseLaw
 
