@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 
+import gpytorch
 import numpy as np
 import pandas as pd
 import pytest
@@ -253,3 +254,73 @@ def test_one_output_is_a_regressor_of_its_own(outputs, tmp_path):
         model.output(3)
     with pytest.raises(ValueError, match="at least 0, got -1"):
         model.output(-1)
+
+
+def test_an_output_without_variation_does_no_harm():
+    X, Y, F, _ = make_data(50)
+    Y = np.column_stack([Y[:, 0], np.full(50, 3.0)])
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(50)
+        model = RCGPRegressor(outputs="correlated").fit(X[order], Y[order])
+        assert np.abs(model.predict(X)[:, 0] - F[:, 0]).mean() < 0.05
+        np.testing.assert_allclose(model.predict(NEW)[:, 1], 3.0)
+        np.testing.assert_allclose(model.output_correlation_, np.eye(2), atol=1e-6)
+
+
+def test_a_column_that_is_constant_in_the_sample_may_vary_elsewhere():
+    X, Y, *_ = make_data(60)
+    X = np.column_stack([X, np.zeros(60)])
+    rows = np.sort(np.random.RandomState(0).choice(60, 20, replace=False))
+    others = np.setdiff1d(np.arange(60), rows)[::2]
+    X[others, 1] = 5.0
+    Y[others] += 3.0
+    model = RCGPRegressor(outputs="correlated", fit_rows=20, random_state=0, mean="linear").fit(X, Y)
+    assert np.isfinite(model.lengthscales_).all()
+    coefficients = [mean.coefficients.numpy() for mean in model.models_[0].mean.means]
+    expected = [part.mean.coefficients.numpy() for part in RCGPRegressor(mean="linear").fit(X, Y).models_]
+    np.testing.assert_allclose(coefficients, expected)  # the mean follows all rows
+
+
+def test_a_kernel_of_several_outputs_is_put_into_units():
+    X, Y, *_ = make_data(30)
+    kernel = gpytorch.kernels.MultitaskKernel(gpytorch.kernels.RBFKernel(), num_tasks=3, rank=1)
+    with torch.no_grad():
+        kernel.task_covar_module.covar_factor.copy_(torch.tensor([[1.0], [-1.0], [0.5]]))
+    one, large = (RCGPRegressor(kernel=kernel, outputs="correlated").fit(X, unit * Y) for unit in (1.0, 1e6))
+    np.testing.assert_allclose(large.predict(NEW) / 1e6, one.predict(NEW), rtol=1e-2, atol=1e-2)
+
+
+def test_only_ratios_of_sample_weights_matter():
+    X, Y, *_ = make_data(40)
+    one, many = (RCGPRegressor(outputs="correlated").fit(X, Y, sample_weight=np.full(40, p)) for p in (2.0, 1e8))
+    np.testing.assert_allclose(many.predict(NEW), one.predict(NEW), atol=2e-3)
+    fixed = RBF(1.0) + WhiteKernel(0.01, noise_level_bounds="fixed")
+    joint, single = (
+        RCGPRegressor(kernel=fixed, outputs=outputs, weight="constant").fit(X, Y, sample_weight=np.full(40, 100.0))
+        for outputs in ("correlated", "independent")
+    )
+    np.testing.assert_allclose(joint.noise_variance_, single.noise_variance_)
+
+
+def test_an_absurd_input_is_named():
+    X, Y, *_ = make_data(30)
+    X[7] = 1e12
+    kernel = gpytorch.kernels.LinearKernel()
+    with pytest.warns(UserWarning, match="look at row 7"):
+        RCGPRegressor(kernel=kernel, outputs="correlated", weight="constant").fit(X, Y)
+
+
+def test_a_noiseless_output_leaves_local_noise_to_the_others():
+    random = np.random.default_rng(0)
+    X = np.sort(random.uniform(0, 10, (120, 1)), axis=0)
+    Y = np.sin(X) * np.array([1.0, 2.0]) + 0.02 * np.exp(0.4 * X) * random.standard_normal((120, 2))
+    model = RCGPRegressor(outputs="correlated").fit(X, np.column_stack([Y, np.full(120, 2.0)]))
+    std = model.noise_std(NEW)
+    assert (std[-1, :2] > 2.0 * std[0, :2]).all()
+    assert std[-1, 2] == pytest.approx(std[0, 2])
+
+
+def test_the_correlation_of_an_earlier_fit_is_forgotten(fitted):
+    model, X, Y, *_ = fitted
+    other = copy.deepcopy(model).set_params(outputs="independent").fit(X, Y)
+    assert not hasattr(other, "output_correlation_")

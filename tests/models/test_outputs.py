@@ -479,3 +479,55 @@ def test_covariances_of_tasks_are_looked_up_as_gpytorch_computes_them():
             warnings.simplefilter("ignore")  # GPyTorch's sparse matrices
             expected = kernel(x1, x2).to_dense()
         torch.testing.assert_close(dense_kernel(kernel, x1, x2), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_other_data_are_checked_before_they_are_taken():
+    model = make_model(0.3)
+    X, Y = make_data(n=7, missing=0.2)
+    before = model.train_X
+    for data, message in (
+        ((X, Y[:, :2]), "train_Y must have 3 outputs, got 2"),
+        ((X, Y, torch.ones(4)), "sample_weight must have the shape of train_Y"),
+        ((X, Y, -torch.ones(7)), "sample_weight must be positive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.set_cells(*data)
+        assert model.train_X is before
+    model.set_cells(X, Y)
+    assert model.observed.shape == Y.shape
+    assert model.posterior(TEST_X).mean.isfinite().all()
+
+
+def test_inputs_changed_in_place_are_seen():
+    model = make_model(0.3)
+    before = model.kernel_matrix().detach()
+    model.train_X[:, 0] *= 3.0
+    assert not torch.allclose(model.kernel_matrix(), before)
+    torch.testing.assert_close(model.kernel_matrix(), copy.deepcopy(model).kernel_matrix())
+
+
+def test_trained_means_have_the_units_of_their_outputs():
+    X, Y = make_data(n=25, missing=0.0)
+    unit = torch.tensor([1e-8, 1.0, 1e8]).double()
+    means = []
+    for scale in (torch.ones(3).double(), unit):
+        model = MultiOutputRCGP(X, Y * scale, mean=gpytorch.means.ConstantMean().double(), weight=Constant(), rank=0)
+        fit(model, "marginal")
+        means.append(torch.stack([mean.constant.detach() for mean in model.mean.means]))
+    torch.testing.assert_close(means[1] / unit, means[0], rtol=1e-2, atol=1e-2)
+
+
+def test_laws_of_several_outputs_are_not_one():
+    model = make_model(0.3)
+    with pytest.raises(TypeError, match="use noise_laws"):
+        model.noise_law  # noqa: B018
+    with pytest.raises(ValueError, match="noise of output 1 must be above"):
+        model.noise = torch.tensor([0.1, 1e-300, 0.1]).double()
+    assert model.posterior(TEST_X, outputs=1).mean.shape == (5, 1)
+
+
+def test_one_weight_given_twice_is_two():
+    X, Y = make_data()
+    weight = InverseMultiquadric()
+    model = MultiOutputRCGP(X, Y, weight=[weight, weight, weight])
+    assert len({id(part) for part in model.output_weights()}) == 3

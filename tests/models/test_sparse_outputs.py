@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
 
 from problems_of_outputs import NOISE, TEST_X, make_data
 from rcgp import MultiOutputRCGP, SparseMultiOutputRCGP, fit_robust
+from rcgp.training.judgement import judge_outputs
 from rcgp.training.objectives import elbo, leave_one_out, marginal
 from rcgp.weights import Constant, InverseMultiquadric
 
@@ -67,3 +69,15 @@ def test_inducing_points_of_another_dimension_are_refused():
     X, Y = make_data()
     with pytest.raises(ValueError, match="inducing must have shape m x 2"):
         SparseMultiOutputRCGP(X, Y, inducing=torch.zeros(3, 3))
+
+
+def test_what_shared_points_do_not_allow_is_refused():
+    X, Y = make_data()
+    with pytest.raises(ValueError, match="cannot be trained"):
+        SparseMultiOutputRCGP(X, Y, inducing=4, train_inducing=True)
+    kernel = gpytorch.kernels.MultitaskKernel(gpytorch.kernels.RBFKernel(), num_tasks=3)
+    with pytest.raises(ValueError, match="'greedy' needs kernels of one output"):
+        SparseMultiOutputRCGP(X, Y, inducing=4, kernel=kernel, selection="greedy")
+    model = SparseMultiOutputRCGP(X, Y, inducing=4, kernel=kernel)
+    assert model.posterior(TEST_X).mean.isfinite().all()
+    assert len(judge_outputs(model, learn=True)) == 3

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import replace
-from typing import Any
 
 import gpytorch
 import numpy as np
@@ -15,11 +15,20 @@ from torch import Tensor
 from rcgp.core.loo import LeaveOneOut
 from rcgp.estimator.base import BaseRegressor
 from rcgp.estimator.kernels import translate
-from rcgp.estimator.output import Output, diagnosed, fit_model, set_noise
+from rcgp.estimator.output import (
+    Output,
+    diagnosed,
+    fit_model,
+    set_noise,
+    warn_of_absurd_input,
+    with_absurd_input,
+)
 from rcgp.models import MultiOutputRCGP
-from rcgp.models.defaults import add_weak_priors
+from rcgp.models.coregion import CellKernel
+from rcgp.models.defaults import add_weak_priors, robust_scales, squared_exponential
+from rcgp.models.means import OutputMeans, build_mean
 from rcgp.models.posterior import PosteriorNormal
-from rcgp.training import FitError, RobustReport, weigh_by_law
+from rcgp.training import FitError, FitReport, RobustReport, weigh_by_law
 from rcgp.training.judgement import judge_outputs
 from rcgp.weights import NoiseLaw, WeightFunction
 
@@ -91,28 +100,37 @@ def fit_joint(
     if sampled:
         sample = rows[_sample(used[rows], int(estimator.fit_rows), random)]
     observed = torch.where(used, Y, torch.nan)
-    model = _build(estimator, X[sample], observed[sample], None if precision is None else precision[sample])
+    sample_precision = None if precision is None else precision[sample]
+    model = _build(estimator, X[sample], observed[sample], sample_precision, sampled=sampled)
+    names = getattr(estimator, "feature_names_in_", None)
     try:
         report = fit_model(estimator, model, random)
     except FitError as error:  # its row is a cell of the model
-        row = int(model.observed.nonzero()[error.row, 0])
-        raise FitError(error.reason, int(sample[row]), error.clue) from error
-    if sampled:
+        cause = with_absurd_input(error, model.train_y, model.train_X[:, :-1], names)
+        row = int(model.observed.nonzero()[cause.row, 0])
+        raise FitError(cause.reason, int(sample[row]), cause.clue) from error
+    if sampled:  # means, unless they are trained, and weights follow all rows
         model.set_cells(X[rows], observed[rows], None if precision is None else precision[rows])
+        if not isinstance(estimator.mean, gpytorch.means.Mean):
+            tables = [(X[used[:, t]], Y[used[:, t], t]) for t in range(Y.shape[1])]
+            model.mean = OutputMeans([build_mean(estimator.mean, *table).to(X) for table in tables])
         if isinstance(report, RobustReport):
             weigh_by_law(model, report.laws)
         report = replace(report, hyperparameters=model.listed_hyperparameters())
-    learned = isinstance(report, RobustReport)
-    judgements, loo, weights = judge_outputs(model, learn=not learned), model.leave_one_out(), model.weights()
-    outputs = []
+    for kernel in getattr(model.kernel, "kernels", [model.kernel]):
+        warn_of_absurd_input(kernel, X[rows], names, rows)
+    return _diagnosed(model, report, X, Y, used)
+
+
+def _diagnosed(model: MultiOutputRCGP, report: FitReport, X: Tensor, Y: Tensor, used: Tensor) -> list[Output]:
+    """The diagnosis of each output by a fitted model."""
+    judgements = judge_outputs(model, learn=not isinstance(report, RobustReport))
+    learned = functools.cache(functools.partial(judge_outputs, model, learn=True))
+    loo, weights, outputs = model.leave_one_out(), model.weights(), []
     for t, (judged, cells) in enumerate(zip(judgements, model.output_rows(), strict=True)):
-        own = LeaveOneOut(loo.mean[cells], loo.variance[cells])
-
-        def learn(t: int = t) -> Any:
-            return judge_outputs(model, learn=True)[t]
-
-        rows_of = diagnosed(OutputOf(model, t), judged, learn, weights[cells], own, X, Y[:, t], used[:, t])
-        outputs.append(Output(OutputOf(model, t), report, judged.law, judged.doubts, rows_of))
+        own, view = LeaveOneOut(loo.mean[cells], loo.variance[cells]), OutputOf(model, t)
+        rows = diagnosed(view, judged, lambda t=t: learned()[t], weights[cells], own, X, Y[:, t], used[:, t])  # type: ignore[misc]
+        outputs.append(Output(view, report, judged.law, judged.doubts, rows))
     return outputs
 
 
@@ -133,17 +151,25 @@ def _sample(used: Tensor, size: int, random: np.random.RandomState) -> Tensor:
     return chosen.nonzero().squeeze(-1)
 
 
-def _build(estimator: BaseRegressor, X: Tensor, Y: Tensor, precision: Tensor | None) -> MultiOutputRCGP:
-    """The model before it is fitted."""
+def _build(
+    estimator: BaseRegressor, X: Tensor, Y: Tensor, precision: Tensor | None, *, sampled: bool
+) -> MultiOutputRCGP:
+    """The model before it is fitted; ``sampled`` if there are further rows."""
     kernel, noise = estimator.kernel, None
     if isinstance(kernel, sk.Kernel):
         kernel, noise = translate(kernel, X.shape[1])
     elif kernel is not None:
         kernel = copy.deepcopy(kernel).double()
     mean = copy.deepcopy(estimator.mean) if isinstance(estimator.mean, gpytorch.means.Mean) else estimator.mean
+    default = kernel is None
+    if default and sampled:  # a column that is constant in the sample may vary elsewhere
+        kernel = squared_exponential(robust_scales(X))
     model = MultiOutputRCGP(X, Y, kernel=kernel, mean=mean, weight=estimator._new_weight(), sample_weight=precision)
+    units = model.spreads() if estimator.normalize else torch.ones_like(model.noise)
+    if isinstance(model.kernel, CellKernel):
+        model.kernel.unit = units.to(X)
     if noise is not None:
-        set_noise(model, noise, model.noise_unit() if estimator.normalize else torch.ones_like(model.noise))
-    if kernel is None and estimator.priors == "weak":
+        set_noise(model, noise, units.square())
+    if default and estimator.priors == "weak":
         add_weak_priors(model)
     return model

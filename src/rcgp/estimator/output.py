@@ -43,6 +43,8 @@ __all__ = [
     "lengthscales",
     "set_noise",
     "warn",
+    "warn_of_absurd_input",
+    "with_absurd_input",
 ]
 
 Array = NDArray[np.float64]
@@ -131,9 +133,7 @@ def fit_output(
     try:
         report = fit_model(estimator, model, random)
     except FitError as error:  # its row is a row of the model
-        absurd_y = bool(_distances(model.train_y.unsqueeze(-1))[0].amax() > _ABSURD)
-        far = None if absurd_y else _absurd_input(model.train_X, names)
-        cause = error if far is None else FitError("the inputs do not allow a fit", *far)
+        cause = with_absurd_input(error, model.train_y, model.train_X, names)
         raise FitError(cause.reason, int(used.nonzero()[sample[cause.row]]), cause.clue) from error
     if sampled:  # the mean, unless it is trained, and the weights follow all rows
         model.train_X, model.train_y, model.sample_weight = X_used, y_used, precision
@@ -142,10 +142,7 @@ def fit_output(
         if isinstance(report, RobustReport):
             weigh_by_law(model, report.laws)
         report = replace(report, hyperparameters=model.listed_hyperparameters())
-    if not bears_far_inputs(model.kernel) and (far := _absurd_input(X_used, names)) is not None:
-        row, clue = far
-        message = f"look at row {int(used.nonzero()[row])}, {clue}: with this kernel it may spoil all predictions"
-        warnings.warn(message, stacklevel=4)
+    warn_of_absurd_input(model.kernel, X_used, names, used.nonzero().squeeze(-1))
     # Rows are flagged by the learned law. For a given weight a law is learned from the leave-one-out predictions
     # afterwards, which changes neither weights nor predictions.
     judged = judge_rows(model, learn=not isinstance(report, RobustReport))
@@ -250,6 +247,28 @@ def diagnosed(
             observed = model.posterior(x, observation_noise=True)
             mean[left_out], variance[left_out] = observed.mean, observed.variance
     return RowDiagnosis.of(y, weight_of, mean, variance.sqrt(), probability)
+
+
+def with_absurd_input(error: FitError, y: Tensor, X: Tensor, names: Sequence[str] | None) -> FitError:
+    """The error of a fit; where an input is absurd and no observation is, one that names the input."""
+    absurd_y = bool(_distances(y.unsqueeze(-1))[0].amax() > _ABSURD)
+    far = None if absurd_y else _absurd_input(X, names)
+    return error if far is None else FitError("the inputs do not allow a fit", *far)
+
+
+def warn_of_absurd_input(kernel: gpytorch.kernels.Kernel, X: Tensor, names: Sequence[str] | None, rows: Tensor) -> None:
+    """Warn the caller of ``fit`` of an input that is absurdly far, if the kernel does not bear it.
+
+    Args:
+        kernel: the kernel.
+        X: ``n x d`` inputs.
+        names: of the features.
+        rows: ``n`` numbers of their rows in the table.
+    """
+    if not bears_far_inputs(kernel) and (far := _absurd_input(X, names)) is not None:
+        row, clue = far
+        message = f"look at row {int(rows[row])}, {clue}: with this kernel it may spoil all predictions"
+        warnings.warn(message, stacklevel=5)
 
 
 def _absurd_input(X: Tensor, names: Sequence[str] | None) -> tuple[int, str] | None:

@@ -49,17 +49,14 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         the prior mean with the threshold's quantile at 95 %, hyperparameters by leave-one-out;
         ``InverseMultiquadric(epsilon=0.1)`` has another quantile. ``"se"`` is the squared exponential. ``"constant"``
         is the ordinary GP, by the evidence.
-    outputs : {"independent", "correlated"}, default="independent"
-        For y of several columns: a model for each, or one model of all observed cells
-        (:class:`rcgp.MultiOutputRCGP`), in which outputs that go together help each other. It costs O(N³) for N
-        observed cells. NaN marks a cell that was not observed, which is predicted, in both.
     local_noise : bool, default=True
         Let the noise vary with the inputs if that increases the evidence. For ``weight="learned"``.
     n_restarts : int, default=0
         Further starts of the optimiser at random hyperparameters; the best end is kept.
     normalize : bool, default=True
         Multiply the variance of a given kernel, and of its WhiteKernel, by the squared unit of y: its median absolute
-        deviation. ``False`` takes a given kernel as it is. The default kernel, its priors and the noise always start
+        deviation. ``False`` takes a given kernel as it is; variances of correlated outputs are learned either way,
+        unless the kernel has several outputs itself. The default kernel, its priors and the noise always start
         in units of the data that outliers do not move: for X the width of the middle 90 % of each column. Results are
         in the units of X and y either way.
     priors : {"weak"} or None, default="weak"
@@ -76,6 +73,10 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         evaluations and the best value so far.
     random_state : int, RandomState instance or None, default=None
         Seed of restarts and of the sample of ``fit_rows``.
+    outputs : {"independent", "correlated"}, default="independent"
+        For y of several columns: a model for each, or one model of all observed cells
+        (:class:`rcgp.MultiOutputRCGP`), in which outputs that go together help each other. It costs O(N³) for N
+        observed cells. NaN marks a cell that was not observed, which is predicted, in both.
 
     Attributes
     ----------
@@ -144,7 +145,6 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         kernel: Any = None,
         mean: Any = "median",
         weight: Any = "learned",
-        outputs: str = "independent",
         local_noise: bool = True,
         n_restarts: int = 0,
         normalize: bool = True,
@@ -153,6 +153,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         fit_rows: int | None = None,
         progress: Any = False,
         random_state: Any = None,
+        outputs: str = "independent",
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -274,6 +275,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     def _set_fitted(self, outputs: Sequence[Output]) -> None:
         """Set the fitted attributes; with one output they have no axis for outputs."""
         self.n_outputs_ = len(outputs)
+        self.__dict__.pop("output_correlation_", None)  # of an earlier fit
         self._outputs = [output.model for output in outputs]
         d = self.n_features_in_
         for name in ROW_ATTRIBUTES:

@@ -60,9 +60,11 @@ class Cells:
             outputs = int(number.max()) + 1
             row, number = observed.nonzero().squeeze(-1), number[observed]
         found = cls(X[row].clone(), Y[observed].clone(), number, outputs, observed)
-        empty = [t for t in range(outputs) if not bool((number == t).any())]
-        if empty:
-            raise ValueError(f"output {empty[0]} has no observed cell: leave it out")
+        seen = torch.unique(number)
+        if len(seen) != outputs:
+            gaps = (seen != torch.arange(len(seen), device=seen.device)).nonzero()
+            empty = int(gaps[0]) if len(gaps) else len(seen)
+            raise ValueError(f"output {empty} has no observed cell: leave it out")
         return found
 
     def of_output(self, output: int) -> tuple[Tensor, Tensor]:

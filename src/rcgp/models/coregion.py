@@ -26,6 +26,9 @@ __all__ = ["CellKernel", "CoregionKernel", "OutputKernel", "with_output"]
 # Share of each output's variance that is its own at the start of a fit.
 _OWN = 0.1
 
+# Variance of an output without any variation, in its units: no noise is as small.
+_NOTHING = 1e-30
+
 
 def with_output(x: Tensor, output: Tensor) -> Tensor:
     """Inputs (x, t): ``... x n x (d + 1)``, of ``... x n x d`` inputs and ``n`` numbers of outputs."""
@@ -72,18 +75,25 @@ class CoregionKernel(OutputKernel):
             one = [gpytorch.kernels.IndexKernel(outputs, rank, var_constraint=above(0.0)) for _ in kernels]
         return cls(kernels, one)
 
-    def start_at(self, covariance: Tensor) -> None:
-        """Let the B_q add up to a ``T x T`` covariance of the outputs, as far as their rank goes, each with its share.
+    def start_at(self, spread: Tensor, correlation: Tensor, constant: Tensor) -> None:
+        """Let the B_q add up to a covariance of the outputs, as far as their rank goes, each with its share.
 
-        A tenth of each variance is the output's own.
+        A tenth of each variance is the output's own. An output without any variation takes no part: its W is zero, and
+        its variance so far below any noise that it says nothing of lengthscales, which it would draw to infinity.
+
+        Args:
+            spread: ``T`` standard deviations of the outputs.
+            correlation: ``T x T`` correlations.
+            constant: ``T``, which outputs have no variation.
         """
-        scale = covariance.diagonal().sqrt()
-        values, vectors = torch.linalg.eigh(covariance / (scale * scale.unsqueeze(-1)))
+        values, vectors = torch.linalg.eigh(correlation)
         for index in self._indices():
             kept = slice(len(values) - index.covar_factor.shape[-1], None)  # the largest
             W = vectors[:, kept] * ((1.0 - _OWN) * values[kept].clamp_min(0.0)).sqrt()
+            W = torch.where(constant.unsqueeze(-1), 0.0, W)
             own = (1.0 - W.square().sum(dim=-1)).clamp_min(_OWN)
-            share = scale / math.sqrt(len(self.indices))
+            own = torch.where(constant, _NOTHING, own)
+            share = spread / math.sqrt(len(self.indices))
             with torch.no_grad():
                 index.covar_factor.copy_(share.unsqueeze(-1) * W)
                 index.var = (share.square() * own).to(index.raw_var)
@@ -140,14 +150,17 @@ class CellKernel(OutputKernel):
         base: the kernel, such as ``MultitaskKernel``, ``LCMKernel`` or ``RBFKernelGrad``: for n and m inputs it gives
             an ``nT x mT`` matrix in which the outputs of an input stand side by side.
         order: which of them each t stands for, ``T``. Default: t itself.
+        unit: ``T`` units of the outputs, by which values of the kernel are multiplied. Default: one.
     """
 
     order: Tensor | None
+    unit: Tensor | None
 
-    def __init__(self, base: gpytorch.kernels.Kernel, order: Tensor | None = None) -> None:
+    def __init__(self, base: gpytorch.kernels.Kernel, order: Tensor | None = None, unit: Tensor | None = None) -> None:
         super().__init__()
         self.base = base
         self.register_buffer("order", order, persistent=False)
+        self.register_buffer("unit", unit, persistent=False)
 
     def outputs_of(self, points: Tensor) -> int:
         """T, for ``n x d`` points."""
@@ -161,12 +174,14 @@ class CellKernel(OutputKernel):
         K = _dense(self.base, *close_gaps(self.base, p1, p2))
         first, second = row1 * outputs + self._output(t1), row2 * outputs + self._output(t2)
         rows = K.gather(-2, first.unsqueeze(-1).expand(*K.shape[:-2], -1, K.shape[-1]))
-        return rows.gather(-1, second.unsqueeze(-2).expand(*rows.shape[:-1], -1))
+        found = rows.gather(-1, second.unsqueeze(-2).expand(*rows.shape[:-1], -1))
+        return found if self.unit is None else found * self.unit[t1].unsqueeze(-1) * self.unit[t2].unsqueeze(-2)
 
     def matrix(self, points: Tensor, row: Tensor, output: Tensor) -> Tensor:
         """The kernel matrix of N cells, as :meth:`CoregionKernel.matrix`."""
         K = _dense(self.base, *close_gaps(self.base, points, points))
-        return _cells(K, row * self.outputs_of(points) + self._output(output))
+        found = _cells(K, row * self.outputs_of(points) + self._output(output))
+        return found if self.unit is None else found * self.unit[output].unsqueeze(-1) * self.unit[output]
 
     def _output(self, t: Tensor) -> Tensor:
         """The output of the kernel that each t stands for."""

@@ -37,13 +37,21 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
 
         With sample weights σ² is the noise of a row of weight one.
         """
+        unit = self.spreads().square()
+        if self.sample_weight is None:
+            return unit
+        typical = [float(self.sample_weight[rows].quantile(0.5)) for rows in self.output_rows()]
+        return unit * unit.new_tensor(typical).reshape(unit.shape)
+
+    def spreads(self) -> Tensor:
+        """Robust standard deviation of the residuals of each output, in the shape of σ², in float64."""
         residual = self.residual().detach()
-        units = [
-            robust_spread(residual[rows]) ** 2
-            * (1.0 if self.sample_weight is None else float(self.sample_weight[rows].quantile(0.5)))
-            for rows in self.output_rows()
-        ]
-        return torch.tensor(units, dtype=torch.float64, device=residual.device).reshape(self._noise_shape())
+        found = [robust_spread(residual[rows]) for rows in self.output_rows()]
+        return torch.tensor(found, dtype=torch.float64, device=residual.device).reshape(self._noise_shape())
+
+    def row_spread(self) -> Tensor:
+        """That of the output of each row, ``n``, or a scalar where there is one."""
+        return self.spreads()
 
     def _noise_shape(self) -> tuple[int, ...]:
         return ()
@@ -58,10 +66,13 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
     def noise(self, value: float | Tensor) -> None:
         number = check_variance(value, self.raw_noise)
         lower = self.raw_noise_constraint.lower_bound
-        if not bool((number > lower).all()):
+        if not bool((above := number > lower).all()):
+            worst = int((~above).reshape(-1).nonzero()[0])
+            where = f" of output {worst}" if number.numel() > 1 else ""
+            limit = float(lower.expand_as(number).reshape(-1)[worst])
             raise ValueError(
-                f"noise must be above {float(lower.max()):.3g}, a share of {NOISE_FLOOR:g} of the data's squared "
-                f"spread, got {float(number.min()):.3g}; for less, build the model with noise=..."
+                f"noise{where} must be above {limit:.3g}, a share of {NOISE_FLOOR:g} of the data's squared "
+                f"spread, got {float(number.reshape(-1)[worst]):.3g}; for less, build the model with noise=..."
             )
         self.initialize(raw_noise=self.raw_noise_constraint.inverse_transform(number).to(self.raw_noise))
 
@@ -109,8 +120,10 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
     @property
     def noise_law(self) -> NoiseLaw:
         """The law of the noise: learned by a robust fit, else normal."""
-        (law,) = self.noise_laws
-        return law
+        laws = self.noise_laws
+        if len(laws) > 1:
+            raise TypeError(f"the model has {len(laws)} outputs with a noise law each: use noise_laws")
+        return laws[0]
 
     def relative_noise(self) -> Tensor:
         """1/p, the noise variance of each training row in units of σ² as sample weights p have it: ``n``."""

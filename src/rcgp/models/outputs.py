@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import gpytorch
@@ -28,7 +29,7 @@ from rcgp.models.kernel_matrix import correlations, dense_kernel
 from rcgp.models.local_noise import LocalFactor, LocalNoise, LocalNoiseOfOutputs
 from rcgp.models.means import MeanLike, OutputMeans, build_mean
 from rcgp.models.posterior import MultiOutputNormal, PosteriorNormal
-from rcgp.models.validation import as_real_tensor, check_test_inputs
+from rcgp.models.validation import as_real_tensor, check_sample_weight, check_test_inputs
 from rcgp.weights import ByOutput, InverseMultiquadric, LawWeight, NoiseLaw, WeightFunction
 
 __all__ = ["MultiOutputRCGP"]
@@ -60,8 +61,8 @@ class MultiOutputRCGP(RCGP):
             input dimension that is not constant, started at the scales of the data.
         terms: number Q of terms. Default: as many as kernels are given, else one: intrinsic coregionalisation.
         rank: number of columns of each W_q, from 0 (independent outputs) to T. Default: T, and 0 for one output.
-        mean: prior mean, as for :class:`RCGP`, of each output; or a list of T of them.
-        weight: a weight function, of which each output gets a copy, or a list of T of them. Default:
+        mean: prior mean of each output, as for :class:`RCGP` but the median by default; or a list of T of them.
+        weight: a weight function, copied for each output, or a list of T of them. Default:
             ``InverseMultiquadric()``.
         noise: starting value of the noise variance, or T of them. Default: a tenth of each output's squared spread.
         sample_weight: ``n`` positive factors on the precision of each row, or ``n x T`` of each cell.
@@ -81,8 +82,8 @@ class MultiOutputRCGP(RCGP):
         20
     """
 
-    # The training inputs that it belongs to, and what :meth:`_cell_layout` says of them.
-    _layout: tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
+    # The training inputs that it belongs to, with their version, and what :meth:`_cell_layout` says of them.
+    _layout: tuple[tuple[Tensor, int], tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
 
     def __init__(
         self,
@@ -157,11 +158,14 @@ class MultiOutputRCGP(RCGP):
         return with_output(x, self._check_outputs(output))
 
     def set_cells(self, train_X: Tensor, train_Y: Tensor, sample_weight: Tensor | None = None) -> None:
-        """Other data, ``n x d`` and ``n x T`` as for the model. Weights that belong to rows are to be made anew."""
+        """Replace the data by others, ``n x d`` and ``n x T``. A learned weight function must then be learned again."""
         cells = Cells.of(train_X, train_Y, None)
-        self.train_X, self.train_y = with_output(cells.X, cells.output).to(self.train_X), cells.y.to(self.train_y)
-        weights = None if sample_weight is None else cells.values_of(sample_weight, "sample_weight")
-        self.sample_weight = None if weights is None else weights.to(self.train_y)
+        if cells.outputs != self.outputs:
+            raise ValueError(f"train_Y must have {self.outputs} outputs, got {cells.outputs}")
+        X, precision = with_output(cells.X, cells.output).to(self.train_X), None
+        if sample_weight is not None:
+            precision = check_sample_weight(cells.values_of(sample_weight, "sample_weight"), X)
+        self.train_X, self.train_y, self.sample_weight = X, cells.y.to(self.train_y), precision
         self.observed = cells.observed
 
     def posterior_of_cells(
@@ -192,7 +196,7 @@ class MultiOutputRCGP(RCGP):
 
     @property
     def output_correlation(self) -> Tensor:
-        """Correlations of that: how far the outputs go together, ``T x T``."""
+        """Correlations of the outputs at one input, ``T x T``."""
         return correlations(self.output_covariance)
 
     def kernel_matrix(self) -> Tensor:
@@ -263,12 +267,12 @@ class MultiOutputRCGP(RCGP):
 
         Inputs are ordered by residual, and each output has a cell among them. ``None`` for all.
         """
-        points, row, output, _ = self._cell_layout()
+        points, row, _, _ = self._cell_layout()
         wanted = round(START_ROWS * self.outputs * len(points) / len(row))
         if MANY_ROWS * wanted >= START_ROWS * len(points):
             return None
         with torch.no_grad():
-            residual = self.residual() / self.noise_unit().sqrt().to(self.train_y)[output]
+            residual = self.residual() / self.row_spread().to(self.train_y)
         largest = residual.new_zeros(len(points)).scatter_reduce_(0, row, residual, "amax", include_self=False)
         keys = torch.cat([points, largest.unsqueeze(-1)], dim=-1)
         order = np.lexsort(keys.T.cpu().numpy())  # by residual first
@@ -277,15 +281,19 @@ class MultiOutputRCGP(RCGP):
         chosen = kept[row]
         for rows in self.output_rows():
             if not bool(chosen[rows].any()):
-                chosen[rows[0]] = True
+                chosen[rows[residual[rows].abs().argmin()]] = True
         return chosen.nonzero().squeeze(-1)
 
     def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
         """W_q has the units of its outputs: see :meth:`RCGP.parameter_scales`."""
         if not isinstance(self.kernel, CoregionKernel):
             return super().parameter_scales()
-        spread = self.noise_unit().sqrt().unsqueeze(-1)
+        spread = self.spreads().unsqueeze(-1)
         return {factor: spread.expand_as(factor).to(factor) for factor in self.kernel.factors()}
+
+    def row_spread(self) -> Tensor:
+        """Robust standard deviation of the residuals of the output of each row, ``N``."""
+        return self.spreads()[self.train_X[:, -1].long()]
 
     def _noise_shape(self) -> tuple[int, ...]:
         return (self.outputs,)
@@ -296,10 +304,8 @@ class MultiOutputRCGP(RCGP):
 
     def _check_outputs(self, outputs: Any) -> Tensor:
         """The last column of inputs for these numbers of outputs; or a ValueError."""
-        chosen, known = (
-            as_real_tensor(list(outputs) if isinstance(outputs, range) else outputs, "outputs"),
-            self._known_outputs(),
-        )
+        known = self._known_outputs()
+        chosen = as_real_tensor(list(outputs) if isinstance(outputs, range) else outputs, "outputs").reshape(-1)
         if not chosen.numel() or bool(((chosen < 0) | (chosen >= known) | (chosen != chosen.round())).any()):
             raise ValueError(f"outputs must be whole numbers from 0 to {known - 1}, got {chosen.tolist()}")
         return chosen.to(self.train_X)
@@ -309,13 +315,14 @@ class MultiOutputRCGP(RCGP):
 
         Kept until the rows change.
         """
-        if self._layout is None or self._layout[0] is not self.train_X:
+        key = self.train_X, self.train_X._version
+        if self._layout is None or self._layout[0][0] is not key[0] or self._layout[0][1] != key[1]:
             points, row = torch.unique(self.train_X[:, :-1], dim=0, return_inverse=True)
             output = self.train_X[:, -1].long()
             number = torch.empty_like(output)
             for rows in self.output_rows():
                 number[rows] = torch.arange(len(rows), device=rows.device)
-            self._layout = self.train_X, (points, row, output, number)
+            self._layout = key, (points, row, output, number)
         return self._layout[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -328,7 +335,7 @@ def _for_each(value: Any, outputs: int, name: str) -> list[Any]:
         return [copy.deepcopy(value) for _ in range(outputs)]
     if len(value) != outputs:
         raise ValueError(f"{name} must be one for all outputs or one for each of the {outputs}, got {len(value)}")
-    return list(value)
+    return [copy.deepcopy(part) if any(part is other for other in value[:i]) else part for i, part in enumerate(value)]
 
 
 def _build_kernel(
@@ -349,33 +356,49 @@ def _build_kernel(
         if several != T:
             raise ValueError(f"the kernel has {several} outputs, train_Y has {T}")
         return CellKernel(given[0])
-    if terms is not None and (not isinstance(terms, int) or terms < 1 or (given and terms != len(given))):
+    if any(part.to(few).num_outputs_per_input(few, few) != 1 for part in given):
+        raise ValueError("each kernel of a list must have one output")
+    if terms is not None and (not _is_whole(terms) or terms < 1 or (given and terms != len(given))):
         wanted = f"{len(given)}, the number of kernels" if given else "a whole number, at least 1"
         raise ValueError(f"terms must be {wanted}, got {terms!r}")
     if rank is None:
         rank = T if T > 1 else 0
-    if not isinstance(rank, int) or not 0 <= rank <= T:
+    if not _is_whole(rank) or not 0 <= rank <= T:
         raise ValueError(f"rank must be a whole number from 0 to {T}, the number of outputs, got {rank!r}")
     if not given:
         columns, scales = varying_columns(cells.X), robust_scales(cells.X)
         given = [squared_exponential(scales * _SHORTER**q, columns) for q in range(terms or 1)]
-    found: CoregionKernel = CoregionKernel.of(given, T, rank).to(cells.X)
-    found.start_at(_covariance(cells, residual).to(cells.X))
+    found: CoregionKernel = CoregionKernel.of(given, T, int(rank)).to(cells.X)
+    spread = cells.X.new_tensor([robust_spread(part) for part in residual])
+    constant = torch.tensor([not bool(part.any()) for part in residual], device=cells.X.device)
+    found.start_at(spread, _correlation(cells, residual).to(cells.X), constant)
     return found
 
 
-def _covariance(cells: Cells, residual: Sequence[Tensor]) -> Tensor:
-    """Robust covariance of the outputs, ``T x T``: spreads, and rank correlations of the rows that have both cells."""
-    spread = torch.tensor([robust_spread(part) for part in residual], dtype=torch.float64)
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _correlation(cells: Cells, residual: Sequence[Tensor]) -> Tensor:
+    """Rank correlations of the residuals of rows that have both cells, as those of a normal distribution: ``T x T``."""
     correlation = torch.eye(cells.outputs, dtype=torch.float64)
-    if cells.observed.ndim == 2:
-        table = torch.full(cells.observed.shape, torch.nan, dtype=torch.float64)
-        table[cells.observed.cpu()] = cells.y.double().cpu()
-        for s in range(cells.outputs):
-            for t in range(s):
-                both = table[:, [s, t]][~table[:, [s, t]].isnan().any(dim=-1)]
-                if len(both) >= _PAIRS:
-                    ranks = both.argsort(dim=0).argsort(dim=0).double()
-                    spearman = float(torch.corrcoef(ranks.T)[0, 1])
-                    correlation[s, t] = correlation[t, s] = 2.0 * math.sin(math.pi * spearman / 6.0)
-    return correlation * spread * spread.unsqueeze(-1)
+    if cells.observed.ndim == 1:
+        return correlation
+    table = torch.full(cells.observed.shape, torch.nan, dtype=torch.float64)
+    for t, values in enumerate(residual):
+        table[cells.observed[:, t].cpu(), t] = values.double().cpu()
+    for s in range(cells.outputs):
+        for t in range(s):
+            both = table[:, [s, t]][~table[:, [s, t]].isnan().any(dim=-1)]
+            ranks = torch.stack([_ranks(column) for column in both.T])
+            if len(both) >= _PAIRS and bool((ranks.std(dim=-1) > 0).all()):
+                spearman = float(torch.corrcoef(ranks)[0, 1])
+                correlation[s, t] = correlation[t, s] = 2.0 * math.sin(math.pi * spearman / 6.0)
+    return correlation
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Ranks of ``n`` values, the mean of theirs for equal ones."""
+    _, place, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    ranks: Tensor = counts.cumsum(dim=0) - 0.5 * (counts - 1.0)
+    return ranks[place]

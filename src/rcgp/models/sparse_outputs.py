@@ -42,6 +42,8 @@ class SparseMultiOutputRCGP(SparseRCGP, MultiOutputRCGP):
         selection: str = "kmeans",
         **options: Any,
     ) -> None:
+        if options.pop("train_inducing", False):
+            raise ValueError("inducing points that outputs share cannot be trained: leave train_inducing out")
         super().__init__(train_X, train_Y, inducing=inducing, selection=selection, **options)  # type: ignore[arg-type]
 
     def inducing_count(self) -> int:
@@ -56,6 +58,8 @@ class SparseMultiOutputRCGP(SparseRCGP, MultiOutputRCGP):
         inputs = self._cell_layout()[0]
         points = check_inducing(inducing, inputs)
         if not isinstance(points, Tensor):
+            if selection == "greedy" and not isinstance(self.kernel, CoregionKernel):
+                raise ValueError("selection='greedy' needs kernels of one output; use 'kmeans'")
             first = self.kernel.kernels[0] if isinstance(self.kernel, CoregionKernel) else self.kernel
             points = choose_inducing(first, inputs, points, selection, seed)
         every = torch.arange(self.outputs, device=points.device)

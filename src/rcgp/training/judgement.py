@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
-from rcgp.models import RCGP
+from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
@@ -136,7 +136,7 @@ def _few(rows: int) -> tuple[str, ...]:
 def _neighbours(model: RCGP, flagged: Tensor, n: int) -> tuple[str, ...]:
     """Flagged rows, of an output of n, whose nearest row is flagged too: more than scattered errors have."""
     count = int(flagged.sum())
-    if count < 2:
+    if count < 2 or isinstance(model, SparseRCGP):  # which has no matrix of all rows
         return ()
     beside = int(flagged[model.nearest_rows()][flagged].sum())
     chance = (count - 1.0) / (n - 1.0)

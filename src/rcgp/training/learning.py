@@ -23,7 +23,7 @@ from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.models.kernel_matrix import dense_kernel
-from rcgp.models.local_noise import LocalFactor, learn_local_noise
+from rcgp.models.local_noise import LocalFactor, LocalNoise, learn_local_noise
 from rcgp.training.objectives import log_prior, weighed_evidence
 from rcgp.training.rows import cavity_by_law, joined, spreads_of
 from rcgp.training.search import (
@@ -359,16 +359,20 @@ class Learning:
         """Let the noise differ from place to place, if there is any and the evidence grows by it."""
         state = self._back_to(best)
         model, variances, bounds = self.model, self.model.noise.detach().reshape(-1), self.model.noise_bounds()
-        noiseless = any(
+        noiseless = [
             limits is not None and float(variance) <= _NO_NOISE * limits[0]
             for variance, limits in zip(variances, bounds, strict=True)
-        )
-        if not self.local_noise or noiseless or state.learned is None or state.cavity is None:
+        ]
+        if not self.local_noise or all(noiseless) or state.learned is None or state.cavity is None:
             return best
         outputs, found = model.output_rows(), []
         with torch.no_grad():
             K, residual = model.kernel_matrix(), model.residual()
             for output, rows in enumerate(outputs):
+                if noiseless[output]:
+                    nowhere = LocalNoise.nowhere(model.kernel, model.train_X[rows])
+                    found.append((nowhere, torch.ones_like(residual[rows]), state.learned[output]))
+                    continue
                 found.append(
                     learn_local_noise(
                         model.kernel,

@@ -78,8 +78,9 @@ class RobustReport(FitReport):
     @property
     def law(self) -> NoiseLaw:
         """The noise law of the only output."""
-        (law,) = self.laws
-        return law
+        if len(self.laws) > 1:
+            raise TypeError(f"the model has {len(self.laws)} outputs with a noise law each: use laws")
+        return self.laws[0]
 
     @property
     def is_normal(self) -> bool:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.models import RCGP
-from rcgp.models.defaults import Between, robust_spread
+from rcgp.models.defaults import Between
 from rcgp.training.objectives import Objective
 
 __all__ = [
@@ -276,9 +276,9 @@ def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
     """The size of a step that matters, for each raw parameter: one, but for those that have units.
 
     Kernel parameters and noise are fitted on scales without units, but for a few that the model knows. The scale of a
-    parameter θ_j of the prior mean m_θ is the robust standard deviation of y − m over the root mean square of
-    ∂m(x_i)/∂θ_j: such a step moves the mean by as much as the data scatter. The mean square comes from random signs
-    ε_i: E (Σ_i ε_i ∂m(x_i)/∂θ_j)² = Σ_i (∂m(x_i)/∂θ_j)².
+    parameter θ_j of the prior mean m_θ is one over the root mean square of ∂m(x_i)/∂θ_j / s_i, with s_i the robust
+    standard deviation of y − m: such a step moves the mean by as much as the data scatter. The mean square comes from
+    random signs ε_i: E (Σ_i ε_i ∂m(x_i)/∂θ_j / s_i)² = Σ_i (∂m(x_i)/∂θ_j / s_i)².
     """
     with_units = {id(parameter): scale for parameter, scale in model.parameter_scales().items()}
     scales = [with_units.get(id(parameter), torch.ones_like(parameter)) for parameter in parameters]
@@ -290,7 +290,7 @@ def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
         values = model.mean(model.train_X)
     if not values.requires_grad:
         return scales
-    spread = robust_spread((model.train_y - values).detach())
+    spread = model.row_spread().to(values)
     random = torch.Generator(device="cpu").manual_seed(0)
     sums = [torch.zeros_like(scales[i]) for i in indices]
     for _ in range(_PROBES):
@@ -298,7 +298,7 @@ def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
         gradients = torch.autograd.grad(
             values,
             [parameters[i] for i in indices],
-            signs,
+            signs / spread,
             retain_graph=True,
             allow_unused=True,
             materialize_grads=True,
@@ -307,7 +307,7 @@ def _natural_scales(model: RCGP, parameters: list[Tensor]) -> list[Tensor]:
             total += gradient.square()
     for i, total in zip(indices, sums, strict=True):
         sensitivity = (total / (_PROBES * values.shape[0])).sqrt()
-        scales[i] = torch.where(sensitivity > 0, spread / sensitivity, scales[i])
+        scales[i] = torch.where(sensitivity > 0, sensitivity.reciprocal(), scales[i])
     return scales
 
 
