@@ -209,10 +209,10 @@ METHODS: dict[str, Callable[[Array, Array, Array], Fitted]] = {
 
 
 def judge(name: str, errors: str, missing: float, seed: int, methods: Iterable[str]) -> Iterable[dict[str, Any]]:
-    """A record for each method, and for the multi-output GP without the bad cells."""
+    """A record for each method; "clean" is the multi-output GP without the bad cells."""
     X, Y, bad, new, truth = problem(name, errors, missing, seed)
     scale = truth.std(axis=0)
-    for method in ("clean", *methods):
+    for method in methods:
         began = time.process_time()
         table = np.where(bad, np.nan, Y) if method == "clean" else Y
         mean, low, high, flags = (plain if method == "clean" else METHODS[method])(X, table, new)
@@ -232,19 +232,17 @@ def judge(name: str, errors: str, missing: float, seed: int, methods: Iterable[s
 def accuracy(half: str, only: list[str] | None) -> None:
     RECORDS.parent.mkdir(exist_ok=True)
     known = [json.loads(line) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
-    keys = ("table", "errors", "missing", "seed")
+    keys = ("table", "errors", "missing", "seed", "method")
     done = {tuple(record[key] for key in keys) for record in known}
     cells = [(t, e, m, s) for s in SEEDS[half] for t in TABLES for e in ERRORS for m in MISSING]
     for cell in cells:
-        if cell in done:
-            continue
+        wanted = [method for method in ("clean", *(only or METHODS)) if (*cell, method) not in done]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            records = list(judge(*cell, only or METHODS))
+            records = list(judge(*cell, wanted))
         with RECORDS.open("a") as file:
             file.writelines(json.dumps({"half": half, **record}) + "\n" for record in records)
-        clean = records[0]["error"]
-        print(*cell, *(f"{r['method']} {r['error'] / clean:.3f}" for r in records[1:]), flush=True)
+        print(*cell, *(f"{r['method']} {r['error']:.4f}" for r in records), flush=True)
 
 
 def table(records: list[dict[str, Any]]) -> str:

@@ -522,7 +522,7 @@ def test_laws_of_several_outputs_are_not_one():
     with pytest.raises(TypeError, match="use noise_laws"):
         model.noise_law  # noqa: B018
     with pytest.raises(ValueError, match="noise of output 1 must be above"):
-        model.noise = torch.tensor([0.1, 1e-300, 0.1]).double()
+        model.noise = torch.tensor([0.1, 1e-30, 0.1], dtype=torch.float64)
     assert model.posterior(TEST_X, outputs=1).mean.shape == (5, 1)
 
 
