@@ -144,3 +144,18 @@ def test_states_copies_and_pickles_predict_the_same():
     for other in (loaded, copy.deepcopy(likelihood), pickle.loads(pickle.dumps(likelihood))):
         torch.testing.assert_close(other.log_marginal(y, q).detach(), wanted, rtol=0.0, atol=0.0)
         assert other.noise_law == likelihood.noise_law
+
+
+@pytest.mark.parametrize(("shift", "unit"), [(3.0, 1.0), (40.0, 1.0), (0.0, 0.01)])
+def test_a_model_that_begins_far_away_keeps_its_rows(shift, unit):
+    X, y, *_ = sine(200)
+    y = unit * y + shift
+    model, likelihood = SVGP(X[:15].clone()).double(), NoiseLawLikelihood(y)
+    train(model, likelihood, X, y, steps=150)
+    with torch.no_grad():
+        mean = model(X).mean.mean()
+    assert likelihood.noise_law.outlier_share < 0.3
+    assert -0.2 * unit < mean < 1.1 * float(y.median()) + unit  # on its way from zero, and not beyond
+    given = NoiseLawLikelihood(y, noise=0.2)
+    train(model, given, X, y, steps=1, rate=0.0)
+    assert float(given.noise.detach()) == pytest.approx(0.2)

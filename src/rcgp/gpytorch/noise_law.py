@@ -13,7 +13,8 @@ from torch import Tensor
 from rcgp.core.expected_law import expected_responsibilities
 from rcgp.core.noise_law import FIRST_COUNTS, PRIOR_COUNTS, width_of_outliers
 from rcgp.gpytorch.mixture import NoiseMixture
-from rcgp.gpytorch.rows import RowLikelihood
+from rcgp.gpytorch.rows import FIRST_NOISE, RowLikelihood
+from rcgp.models.defaults import robust_spreads
 from rcgp.weights.noise_law import (
     OUTLIER_WIDTH,
     SCALES,
@@ -48,11 +49,13 @@ class NoiseLawLikelihood(RowLikelihood):
 
     Args:
         targets: all training targets, ``... x n``, or ``... x n x t`` for t tasks. Their number, median and robust
-            spread are kept: the density of outliers is centred on the median, five spreads wide before any data.
+            spread are kept. Unless law or noise are given, the first batch in training mode looks at the model as well:
+            the density of outliers is centred where it predicts, and the spread is that of the targets around that, or
+            that of f, where these are larger. So no row begins as an outlier because the model begins far away.
         law: a law to hold fixed, such as ``NoiseLaw.normal()``, which is ``GaussianLikelihood``. Default: learned.
         num_tasks: number t of tasks of a multitask model, each with its own noise and law. ``None``: one output.
         batch_shape: shape of a batch of independent models, each with its own noise and law.
-        centre: centre of the density of outliers, the prior mean. Default: median of the targets.
+        centre: centre of the density of outliers, the prior mean. Default: where the model's first predictions are.
         noise: noise variance to start from. Default: 0.69 squared spreads.
         noise_prior: prior of the noise variance.
         noise_constraint: its constraint. Default: positive, on a logarithmic scale.
@@ -61,6 +64,7 @@ class NoiseLawLikelihood(RowLikelihood):
     counts: Tensor
     far: Tensor
     width: Tensor
+    started: Tensor
 
     def __init__(
         self,
@@ -81,6 +85,8 @@ class NoiseLawLikelihood(RowLikelihood):
         self.register_buffer("counts", ones.unsqueeze(-1) * first * (self.num_rows / first.sum()))  # ... x t x 3
         self.register_buffer("far", 0.5 * self.counts[..., -1])
         self.register_buffer("width", OUTLIER_WIDTH * self.spread if law is None else ones * law.width)
+        self.centre_is_given = centre is not None
+        self.register_buffer("started", torch.tensor(noise is not None or law is not None))
 
     @property
     def log_shares(self) -> Tensor:
@@ -149,10 +155,28 @@ class NoiseLawLikelihood(RowLikelihood):
         return step(y - centre, mean - centre, variance, self.noise.unsqueeze(-1), *law)
 
     def _log_density(self, step: _Step, observations: Tensor, function_dist: MultivariateNormal) -> Tensor:
+        learns = self.training and self.law is None and torch.is_grad_enabled()
+        if learns and not bool(self.started):
+            self._start(observations, function_dist)
         rows = self._rows(step, observations, function_dist)
-        if self.training and self.law is None and torch.is_grad_enabled():
+        if learns:
             self._update(rows)
         return rows.log_density.sum(dim=-2)
+
+    @torch.no_grad()
+    def _start(self, observations: Tensor, function_dist: MultivariateNormal) -> None:
+        """Centre, spread and noise as the first predictions have them, before any training."""
+        mean, variance = self._moments(function_dist)
+        deviation = self._observed(observations, function_dist) - mean
+        squares = torch.maximum(robust_spreads(deviation).square(), variance.quantile(0.5, dim=-1))  # ... x t
+        centre = mean.quantile(0.5, dim=-1)
+        while squares.ndim > self.noise.ndim:
+            squares, centre = squares.mean(dim=0), centre.mean(dim=0)
+        self.spread = torch.maximum(self.spread, squares.sqrt().expand_as(self.spread))
+        self.width, self.noise = OUTLIER_WIDTH * self.spread, FIRST_NOISE * self.spread.square()
+        if not self.centre_is_given:
+            self.centre = centre.expand_as(self.centre).clone()
+        self.started = torch.ones_like(self.started)
 
     @torch.no_grad()
     def _update(self, rows: Responsibilities) -> None:

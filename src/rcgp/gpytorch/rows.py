@@ -12,11 +12,11 @@ from torch import Tensor
 from rcgp.models.defaults import NORMAL_MAD, above, robust_spreads
 from rcgp.models.validation import as_real_tensor, check_finite
 
-__all__ = ["RowLikelihood", "target_spread"]
+__all__ = ["FIRST_NOISE", "RowLikelihood", "target_spread"]
 
 # Noise variance to begin with, in squared robust standard deviations of the targets: nearly all is noise, so that a
 # model that knows nothing yet takes few rows for outliers. It is GPyTorch's own, log 2, for standardised targets.
-_FIRST_NOISE = 0.69
+FIRST_NOISE = 0.69
 
 # Least noise variance, in the same unit: far below what rounding leaves of a table.
 _NOISE_FLOOR = 1e-8
@@ -68,7 +68,7 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
             self.register_prior("noise_prior", noise_prior, _noise_of, _set_noise_of)
         floor = above(_NOISE_FLOOR * float(spread.min()) ** 2)
         self.register_constraint("raw_noise", floor if noise_constraint is None else noise_constraint)
-        self.noise = _FIRST_NOISE * self.spread.square() if noise is None else noise
+        self.noise = FIRST_NOISE * self.spread.square() if noise is None else noise
 
     @property
     def noise(self) -> Tensor:

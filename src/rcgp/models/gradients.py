@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import gpytorch
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -37,7 +38,7 @@ class GradientRCGP(MultiOutputRCGP):
 
     Args:
         train_X: ``n x d`` inputs.
-        train_y: ``n`` values of the function; NaN where it was not observed.
+        train_y: ``n`` values of the function; NaN where it was not observed, ``None`` where it never was.
         train_dy: ``n x d`` partial derivatives; NaN where one was not observed. A derivative that was observed nowhere
             has no noise variance and no law, but is predicted as the others are.
         kernel: a GPyTorch kernel of a function and its gradient, such as ``RBFKernelGrad`` or ``Matern52KernelGrad``,
@@ -72,7 +73,7 @@ class GradientRCGP(MultiOutputRCGP):
     def __init__(
         self,
         train_X: Tensor | ArrayLike,
-        train_y: Tensor | ArrayLike,
+        train_y: Tensor | ArrayLike | None,
         train_dy: Tensor | ArrayLike,
         *,
         kernel: gpytorch.kernels.Kernel | None = None,
@@ -136,6 +137,7 @@ class GradientRCGP(MultiOutputRCGP):
 
 def _checked(train_X: Any, train_y: Any, train_dy: Any) -> tuple[Tensor, Tensor]:
     """Inputs ``n x d``, and values and derivatives side by side, ``n x (1 + d)``; or a ValueError."""
+    train_y = np.full(len(train_X), np.nan) if train_y is None else train_y
     X, y, dy = (
         as_real_tensor(v, name) for v, name in ((train_X, "train_X"), (train_y, "train_y"), (train_dy, "train_dy"))
     )
