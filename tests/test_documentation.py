@@ -77,7 +77,9 @@ def test_the_python_of_the_page_on_likelihoods_runs(capsys, tmp_path, monkeypatc
     run_python("docs/plug_in.md")
     text = capsys.readouterr().out
     assert text.startswith("100\n")
-    assert str(np.arange(20))[1:-1] in text
+    flagged = {int(number) for number in text[text.rindex("[") + 1 : text.rindex("]")].split()}
+    assert set(range(20)) <= flagged  # and one or two beside the step
+    assert len(flagged) <= 24
     assert (tmp_path / "deep.rcgp").exists()
 
 
