@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from dataclasses import replace
 
 import gpytorch
 import numpy as np
-import sklearn.gaussian_process.kernels as sk
 import torch
 from torch import Tensor
 
 from rcgp.core.loo import LeaveOneOut
 from rcgp.estimator.base import BaseRegressor
-from rcgp.estimator.kernels import translate
 from rcgp.estimator.output import (
     Output,
     diagnosed,
     fit_model,
+    given_prior,
     set_noise,
     warn_of_absurd_input,
     with_absurd_input,
@@ -155,12 +153,7 @@ def _build(
     estimator: BaseRegressor, X: Tensor, Y: Tensor, precision: Tensor | None, *, sampled: bool
 ) -> MultiOutputRCGP:
     """The model before it is fitted; ``sampled`` if there are further rows."""
-    kernel, noise = estimator.kernel, None
-    if isinstance(kernel, sk.Kernel):
-        kernel, noise = translate(kernel, X.shape[1])
-    elif kernel is not None:
-        kernel = copy.deepcopy(kernel).double()
-    mean = copy.deepcopy(estimator.mean) if isinstance(estimator.mean, gpytorch.means.Mean) else estimator.mean
+    kernel, mean, noise = given_prior(estimator, X.shape[1])
     default = kernel is None
     if default and sampled:  # a column that is constant in the sample may vary elsewhere
         kernel = squared_exponential(robust_scales(X))

@@ -40,6 +40,7 @@ __all__ = [
     "diagnosed",
     "fit_model",
     "fit_output",
+    "given_prior",
     "lengthscales",
     "set_noise",
     "warn",
@@ -160,16 +161,22 @@ def warn(report: FitReport | None, doubts: tuple[str, ...]) -> None:
         warnings.warn(doubt, NoiseLawWarning, stacklevel=4)
 
 
+def given_prior(estimator: BaseRegressor, d: int) -> tuple[gpytorch.kernels.Kernel | None, Any, Noise | None]:
+    """Copies of an estimator's kernel of ``d`` features and of its mean, and the noise of a WhiteKernel."""
+    kernel, noise = estimator.kernel, None
+    if isinstance(kernel, sk.Kernel):
+        kernel, noise = translate(kernel, d)
+    elif kernel is not None:
+        kernel = copy.deepcopy(kernel).double()
+    mean = copy.deepcopy(estimator.mean) if isinstance(estimator.mean, gpytorch.means.Mean) else estimator.mean
+    return kernel, mean, noise
+
+
 def build_model(
     estimator: BaseRegressor, X: Tensor, y: Tensor, precision: Tensor | None, *, sampled: bool = False
 ) -> RCGP:
     """The model of one output before it is fitted; ``sampled`` if there are further rows."""
-    kernel, noise = estimator.kernel, None
-    if isinstance(kernel, sk.Kernel):
-        kernel, noise = translate(kernel, X.shape[1])
-    elif kernel is not None:
-        kernel = copy.deepcopy(kernel).double()
-    mean = copy.deepcopy(estimator.mean) if isinstance(estimator.mean, gpytorch.means.Mean) else estimator.mean
+    kernel, mean, noise = given_prior(estimator, X.shape[1])
     model = RCGP(X, y, kernel=kernel, mean=mean, weight=estimator._new_weight(), sample_weight=precision)
     if kernel is None and sampled:
         model.kernel = kernel_of_all_columns(model)

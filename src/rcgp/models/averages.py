@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from rcgp.models.cells import arranged
 from rcgp.models.defaults import default_kernel, robust_scales, robust_spread, varying_columns
 from rcgp.models.exact import RCGP
 from rcgp.models.linear_map import FunctionalKernel, FunctionalMean, LinearMap
@@ -133,12 +134,7 @@ class AverageRCGP(RCGP):
 
     def arranged(self, values: Tensor) -> Tensor:
         """One value for each observation that is not missing, arranged like ``train_y`` with NaN for missing ones."""
-        values = as_real_tensor(values, "values")
-        if values.shape != self.train_y.shape:
-            raise ValueError(f"values must have shape {tuple(self.train_y.shape)}, got {tuple(values.shape)}")
-        found = values.new_full(self.observed.shape, torch.nan)
-        found[self.observed] = values
-        return found
+        return arranged(values, self.observed)
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f at ``... x q x d`` points; see :meth:`RCGP.posterior`.

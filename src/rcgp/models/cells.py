@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rcgp.models.validation import as_real_tensor, check_finite
 
-__all__ = ["Cells"]
+__all__ = ["Cells", "arranged"]
 
 
 @dataclass(frozen=True)
@@ -93,3 +93,18 @@ def _numbers(output: Any, n: int, device: torch.device) -> Tensor:
         row = int(wrong.nonzero()[0])
         raise ValueError(f"output must be whole numbers from 0 on, got {float(number[row]):g} in row {row}")
     return number.long().to(device)
+
+
+def arranged(values: Any, observed: Tensor) -> Tensor:
+    """One value for each observed cell, ``N``, arranged like the cells; NaN where a cell is not observed.
+
+    Args:
+        values: ``N`` values.
+        observed: which cells are observed, any shape.
+    """
+    numbers = as_real_tensor(values, "values")
+    if numbers.shape != (count := (int(observed.sum()),)):
+        raise ValueError(f"values must have shape {count}, one for each observed cell, got {tuple(numbers.shape)}")
+    table = numbers.new_full(observed.shape, torch.nan)
+    table[observed] = numbers
+    return table

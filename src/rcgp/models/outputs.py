@@ -9,9 +9,7 @@ for cells: Proposition 3.1 with diagonal W̃ over cells, leave-one-cell-out, and
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import gpytorch
@@ -21,24 +19,18 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rcgp.core.loo import LeaveOneOut
-from rcgp.models.cells import Cells
-from rcgp.models.coregion import CellKernel, CoregionKernel, OutputKernel, with_output
-from rcgp.models.defaults import robust_scales, robust_spread, squared_exponential, varying_columns
+from rcgp.models.cells import Cells, arranged
+from rcgp.models.coregion import CoregionKernel, OutputKernel, with_output
 from rcgp.models.exact import MANY_ROWS, RCGP, START_ROWS
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 from rcgp.models.local_noise import LocalFactor, LocalNoise, LocalNoiseOfOutputs
 from rcgp.models.means import MeanLike, OutputMeans, build_mean
+from rcgp.models.output_kernels import build_output_kernel
 from rcgp.models.posterior import MultiOutputNormal, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_sample_weight, check_test_inputs
 from rcgp.weights import ByOutput, InverseMultiquadric, LawWeight, NoiseLaw, WeightFunction
 
 __all__ = ["MultiOutputRCGP"]
-
-# Rows in which two outputs are both observed, from which on their correlation is looked at before a fit.
-_PAIRS = 5
-
-# Lengthscales of each further term at the start, as a share of those of the one before: about a third.
-_SHORTER = 0.3
 
 
 class MultiOutputRCGP(RCGP):
@@ -110,7 +102,7 @@ class MultiOutputRCGP(RCGP):
         super().__init__(
             with_output(cells.X, cells.output),
             cells.y,
-            kernel=_build_kernel(kernel, cells, residual, terms, rank),
+            kernel=build_output_kernel(kernel, cells, residual, terms, rank),
             mean=OutputMeans(means),
             weight=ByOutput(*weights),
             noise=noise,  # type: ignore[arg-type]
@@ -126,12 +118,7 @@ class MultiOutputRCGP(RCGP):
 
     def cells(self, values: Tensor) -> Tensor:
         """One value for each observed cell, ``N``, arranged like ``train_Y``, NaN where a cell is not observed."""
-        values = as_real_tensor(values, "values")
-        if values.shape != (count := (int(self.observed.sum()),)):
-            raise ValueError(f"values must have shape {count}, one for each observed cell, got {tuple(values.shape)}")
-        table = values.new_full(self.observed.shape, torch.nan)
-        table[self.observed] = values
-        return table
+        return arranged(values, self.observed)
 
     def posterior(
         self, test_X: Tensor, observation_noise: bool = False, outputs: Sequence[int] | None = None
@@ -336,69 +323,3 @@ def _for_each(value: Any, outputs: int, name: str) -> list[Any]:
     if len(value) != outputs:
         raise ValueError(f"{name} must be one for all outputs or one for each of the {outputs}, got {len(value)}")
     return [copy.deepcopy(part) if any(part is other for other in value[:i]) else part for i, part in enumerate(value)]
-
-
-def _build_kernel(
-    kernel: Any, cells: Cells, residual: Sequence[Tensor], terms: int | None, rank: int | None
-) -> OutputKernel:
-    """The kernel of (x, t) that ``MultiOutputRCGP(kernel=..., terms=..., rank=...)`` asks for."""
-    if isinstance(kernel, OutputKernel) and terms is None and rank is None:
-        return kernel
-    given = list(kernel) if isinstance(kernel, list | tuple) else [] if kernel is None else [kernel]
-    if not all(isinstance(part, gpytorch.kernels.Kernel) for part in given) or (kernel is not None and not given):
-        raise TypeError(f"kernel must be a GPyTorch kernel or a list of them, got {kernel!r}")
-    if len(given) == 1 and isinstance(given[0], CellKernel):
-        return given[0]
-    T, few = cells.outputs, cells.X[:1]
-    if len(given) == 1 and (several := given[0].to(few).num_outputs_per_input(few, few)) != 1:
-        if terms is not None or rank is not None:
-            raise ValueError("terms and rank are for kernels of one output; the given one has its own")
-        if several != T:
-            raise ValueError(f"the kernel has {several} outputs, train_Y has {T}")
-        return CellKernel(given[0])
-    if any(part.to(few).num_outputs_per_input(few, few) != 1 for part in given):
-        raise ValueError("each kernel of a list must have one output")
-    if terms is not None and (not _is_whole(terms) or terms < 1 or (given and terms != len(given))):
-        wanted = f"{len(given)}, the number of kernels" if given else "a whole number, at least 1"
-        raise ValueError(f"terms must be {wanted}, got {terms!r}")
-    if rank is None:
-        rank = T if T > 1 else 0
-    if not _is_whole(rank) or not 0 <= rank <= T:
-        raise ValueError(f"rank must be a whole number from 0 to {T}, the number of outputs, got {rank!r}")
-    if not given:
-        columns, scales = varying_columns(cells.X), robust_scales(cells.X)
-        given = [squared_exponential(scales * _SHORTER**q, columns) for q in range(terms or 1)]
-    found: CoregionKernel = CoregionKernel.of(given, T, int(rank)).to(cells.X)
-    spread = cells.X.new_tensor([robust_spread(part) for part in residual])
-    constant = torch.tensor([not bool(part.any()) for part in residual], device=cells.X.device)
-    found.start_at(spread, _correlation(cells, residual).to(cells.X), constant)
-    return found
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _correlation(cells: Cells, residual: Sequence[Tensor]) -> Tensor:
-    """Rank correlations of the residuals of rows that have both cells, as those of a normal distribution: ``T x T``."""
-    correlation = torch.eye(cells.outputs, dtype=torch.float64)
-    if cells.observed.ndim == 1:
-        return correlation
-    table = torch.full(cells.observed.shape, torch.nan, dtype=torch.float64)
-    for t, values in enumerate(residual):
-        table[cells.observed[:, t].cpu(), t] = values.double().cpu()
-    for s in range(cells.outputs):
-        for t in range(s):
-            both = table[:, [s, t]][~table[:, [s, t]].isnan().any(dim=-1)]
-            ranks = torch.stack([_ranks(column) for column in both.T])
-            if len(both) >= _PAIRS and bool((ranks.std(dim=-1) > 0).all()):
-                spearman = float(torch.corrcoef(ranks)[0, 1])
-                correlation[s, t] = correlation[t, s] = 2.0 * math.sin(math.pi * spearman / 6.0)
-    return correlation
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Ranks of ``n`` values, the mean of theirs for equal ones."""
-    _, place, counts = torch.unique(values, return_inverse=True, return_counts=True)
-    ranks: Tensor = counts.cumsum(dim=0) - 0.5 * (counts - 1.0)
-    return ranks[place]

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rcgp.core.linalg import cholesky
+from rcgp.models.cells import arranged
 from rcgp.models.defaults import above, robust_scales, robust_spread, varying_columns
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.means import MeanLike, build_mean
@@ -140,12 +141,7 @@ class SpaceTimeRCGP(MarkovRCGP):
 
     def cells(self, values: Tensor) -> Tensor:
         """One value for each training row, ``n``, as ``T x s`` numbers like Y: NaN where a cell is missing."""
-        values = as_real_tensor(values, "values")
-        if values.shape != (count := (int(self.observed.sum()),)):
-            raise ValueError(f"values must have shape {count}, one for each observed cell, got {tuple(values.shape)}")
-        table = values.new_full(self.observed.shape, torch.nan)
-        table[self.observed] = values
-        return table
+        return arranged(values, self.observed)
 
     def posterior(  # type: ignore[override]
         self, times: Tensor | ArrayLike, sites: Tensor | ArrayLike | None = None, observation_noise: bool = False

@@ -169,7 +169,7 @@ class ByOutput(WeightFunction):
         raise TypeError("the rows of each output are not known: use MultiOutputRCGP.frozen_weight()")
 
     def of_row(self, row: int) -> WeightFunction:
-        """Refused, likewise."""
+        """Refused, for the same reason."""
         raise TypeError("the rows of each output are not known: use MultiOutputRCGP.weight_of_row(row)")
 
     @staticmethod
