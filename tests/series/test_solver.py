@@ -15,6 +15,7 @@ from rcgp.core.exact import condition
 from rcgp.core.loo import leave_one_out
 from rcgp.core.pseudo import PseudoData
 from rcgp.series import solver
+from rcgp.series.filtering import compiled
 from rcgp.series.kernels import Term, _Harmonics, harmonic_error, layout_of, terms_of
 from rcgp.series.solver import Axis, StateSpace, evidence
 from series_kernels import (
@@ -355,3 +356,12 @@ def test_gaps_of_1e9_lengthscales_separate_a_series_into_independent_ones():
     assert found.value == pytest.approx(sum(part.value for part in alone), rel=1e-13)
     np.testing.assert_allclose(found.mean, np.concatenate([part.mean for part in alone]), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(found.variance, np.concatenate([part.variance for part in alone]), rtol=1e-12)
+
+
+def test_compiled_code_of_two_layouts_is_kept_in_two_files():
+    """Else processes that compile at the same time could load each other's code."""
+    layouts = [((2,), True), ((2,), False), ((1, 1), False)]
+    for name in ("forward", "backward"):
+        functions = [getattr(compiled(*layout), name).py_func for layout in layouts]
+        assert len({function.__qualname__ for function in functions}) == len(layouts)
+    assert compiled((2,), True).forward.py_func.__qualname__.startswith("forward-")

@@ -21,6 +21,7 @@ A state consists of independent blocks, so that A and Q are block diagonal; A an
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -30,7 +31,7 @@ import numpy as np
 from numba import njit
 from numba.extending import register_jitable
 
-__all__ = ["Passes", "by_data", "compiled"]
+__all__ = ["Passes", "by_data", "compiled", "kept_by_layout"]
 
 # States up to this size are left to the compiler as they are written.
 _SMALL = 8
@@ -60,6 +61,21 @@ def by_data(z, w, mean, variance, by_z, by_s):
         score = (z[i] - mean[i]) * shrink
         by_z[i] = -w[i] * score
         by_s[i] = -math.sqrt(w[i]) * (variance[i] * shrink + score * score)
+
+
+def kept_by_layout(*layout: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Name a function after its layout, so that numba keeps its compiled code in a file of its own.
+
+    All layouts would else share one index, and two processes that compile for two layouts at the same time could each
+    load the other's code.
+    """
+    digest = hashlib.sha256(repr(layout).encode()).hexdigest()[:16]
+
+    def named(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__qualname__ = f"{function.__name__}-{digest}"
+        return function
+
+    return named
 
 
 @lru_cache(maxsize=64)
@@ -239,6 +255,7 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
                 to_P[r, c] = P[r, c]
 
     @njit(cache=True, fastmath=fast)
+    @kept_by_layout(blocks, single)
     def forward(A, Q, which, H, place, z, w, m, P, store_m, store_P, score):
         """Rows of one stretch of time, from the state (m, P) after the row before it; that after its last row is left.
 
@@ -266,6 +283,7 @@ def compiled(blocks: tuple[int, ...], single: bool) -> Passes:
         return value
 
     @njit(cache=True, fastmath=fast)
+    @kept_by_layout(blocks, single)
     def backward(
         A,
         Q,

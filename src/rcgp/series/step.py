@@ -17,7 +17,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from rcgp.series import transitions
-from rcgp.series.filtering import compiled
+from rcgp.series.filtering import compiled, kept_by_layout
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, GAP, SCALES
 
@@ -135,6 +135,7 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
         return density, probability
 
     @njit(cache=True)
+    @kept_by_layout(blocks)
     def step(
         e,
         threshold,

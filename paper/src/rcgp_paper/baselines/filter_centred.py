@@ -26,7 +26,7 @@ from rcgp.core.pseudo import pseudo_data
 from rcgp.models.exact import TrainingTerms
 from rcgp.models.means import MeanLike
 from rcgp.series import StateSpaceRCGP
-from rcgp.series.filtering import compiled
+from rcgp.series.filtering import compiled, kept_by_layout
 from rcgp.series.solver import StateSpace
 from rcgp.training import FitReport, fit
 from rcgp.training.search import Progress
@@ -114,6 +114,7 @@ def _compiled_filter(blocks: tuple[int, ...], single: bool) -> Callable[..., Any
     D = sum(blocks)
 
     @njit(cache=True)
+    @kept_by_layout(blocks, single)
     def run(A, Q, which, h, residual, noise, m, P, centre, scale):
         """Rows of one stretch of time, from the state (m, P) after the row before it, which is changed in place."""
         new_m, new_P, AP, Ph = np.empty(D), np.empty((D, D)), np.empty((D, D)), np.empty(D)
