@@ -57,9 +57,10 @@ _ROUGH, _FINE = 1e-4, 1e-6
 # where there is hardly any noise, whose variance then falls step by step.
 _FINISHES, _GAIN = 8, 0.01
 
-# Noise variance, in units of its lower limit, up to which there is none anywhere; and loss of log evidence that takes a
-# step back: a difference below one is not worth a mention (Kass and Raftery, 1995).
-_NO_NOISE, _LOSS = 2.0, 1.0
+# Noise variance, in units of its lower limit, up to which there is none anywhere; and difference of log evidence that is
+# worth a mention (Kass and Raftery, 1995): a larger loss takes a step back, a larger gain lets the noise differ from
+# place to place.
+_NO_NOISE, _WORTH = 2.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ class Learning:
             self._search(_FINE, self.max_iterations, goal - before)
             best = self._better(best, self._settle(before))
             best = self._better(best, self._afresh())
+            best = self._localised(best)
             if not best.evidence > before + self.worth:
                 break
         return replace(best, search=self.last)
@@ -281,7 +283,7 @@ class Learning:
         After a search that moved far one step is not enough: rows were predicted by weights that no longer fit.
         """
         state = self._expect("finish", noise=False)
-        while -math.inf < state.evidence < evidence - _LOSS:
+        while -math.inf < state.evidence < evidence - _WORTH:
             before, state = state, self._expect("finish", noise=False)
             if not state.evidence > before.evidence + self.worth:
                 return state if state.evidence > before.evidence else self._back_to(before)
@@ -289,7 +291,7 @@ class Learning:
 
     def _better(self, best: State, after: State) -> State:
         """The later state, whose search has converged, unless it lost much: then the loop goes back to the best."""
-        return self._back_to(best) if after.evidence < best.evidence - _LOSS else after
+        return self._back_to(best) if after.evidence < best.evidence - _WORTH else after
 
     def _back_to(self, state: State) -> State:
         self.state = state
@@ -355,8 +357,8 @@ class Learning:
             bound = bound + log_bound((row_noise * state.h)[rows], learned.rows, width)
         return float(bound)
 
-    def localise(self, best: State) -> State:
-        """Let the noise differ from place to place, if there is any and the evidence grows by it."""
+    def _localised(self, best: State) -> State:
+        """Let the noise differ from place to place, if there is any and the evidence clearly grows by it."""
         state = self._back_to(best)
         model, variances, bounds = self.model, self.model.noise.detach().reshape(-1), self.model.noise_bounds()
         noiseless = [
@@ -393,4 +395,4 @@ class Learning:
             self.state = replace(state, local=model.local_noise_of(local), h=factors, learned=learned)
             self._weigh(state.cavity, learn=False)
         tried = self._expect("local noise")
-        return tried if tried.evidence > best.evidence else self._back_to(best)
+        return tried if tried.evidence > best.evidence + _WORTH else self._back_to(best)

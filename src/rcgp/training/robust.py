@@ -6,18 +6,18 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
    only gross outliers lose weight; once at three times the lengthscales, and narrow.
 2. Expectation: leave-one-out predictions say which component of the noise law each row comes from, and so its weight
    and the law (:mod:`rcgp.core.noise_law`). The first time the law knows normal noise and outliers only. The noise
-   variance is learned with it before the full searches of 6, whose evidence chooses it then.
+   variance is learned with it before the full searches of 5, whose evidence chooses it then.
 3. Maximisation: hyperparameters θ by the evidence of the pseudo-data,
 
        ℓ(θ) − ½ log σ² Σ_i (1 − ρ_io) + log p(θ),
 
    in which an outlier takes no part. A few iterations from each start, twice in turn with 2; the one with the
    largest evidence F goes on.
-4. Noise that differs from place to place (:mod:`rcgp.models.local_noise`), if F grows by it.
-5. The ordinary GP (:func:`rcgp.training.fit.fit_ordinary`) is the hypothesis that all noise is normal. Its search
+4. The ordinary GP (:func:`rcgp.training.fit.fit_ordinary`) is the hypothesis that all noise is normal. Its search
    ends early where it clearly cannot win.
-6. Full searches, each followed by expectation steps and by weighing all rows afresh, as long as F grows by them, or
-   until it clearly cannot reach that of the ordinary GP.
+5. Full searches, each followed by expectation steps, by weighing all rows afresh, and by noise that differs from place
+   to place (:mod:`rcgp.models.local_noise`) where F grows by a nat or more; as long as F grows, or until it clearly
+   cannot reach that of the ordinary GP.
 
 The ordinary GP is kept where the law flags no row and does not have the larger F: clean data cost nothing. A law that
 flags rows competes with "all rows have normal noise" under the same prior of the shares. That is one assignment of rows
@@ -160,7 +160,6 @@ def _fit(
     first = hyperparameters_of(model)
     learning = Learning(model, max_iterations, local_noise, report)
     best, starts = learning.explore(restarts, seed)
-    best = learning.localise(best)
     restore_hyperparameters(model, first)
     normal: FitReport | FitError
     try:
