@@ -418,12 +418,11 @@ def test_starts_are_tried_on_stretches_of_a_long_series():
     assert StateSpaceRCGP(t[:4096], t[:4096]).start_rows() is None
 
 
-def test_shorter_factors_reach_down_to_the_typical_gap():
+def test_the_typical_gap_is_that_between_neighbouring_times():
     t = torch.arange(2_000.0, dtype=torch.float64)
-    factors = StateSpaceRCGP(t, torch.sin(t)).shorter_factors()
-    np.testing.assert_allclose(factors, 0.3 ** np.arange(1, len(factors) + 1))
-    assert 0.3 < factors[-1] * default_series_kernel(t.unsqueeze(-1), 1.0).base_kernel.lengthscale.item() <= 1.0
-    assert StateSpaceRCGP(torch.ones(5), torch.arange(5.0)).shorter_factors() == pytest.approx((0.3, 0.09))
+    lengthscale = default_series_kernel(t.unsqueeze(-1), 1.0).base_kernel.lengthscale.item()
+    assert StateSpaceRCGP(t, torch.sin(t)).typical_gap() * lengthscale == pytest.approx(1.0)
+    assert StateSpaceRCGP(torch.ones(5), torch.arange(5.0)).typical_gap() == 1.0
 
 
 # Bad input -----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares, learn_law, log
 from rcgp.core.pseudo import pseudo_data
 from rcgp.models.defaults import add_weak_priors, robust_spread
 from rcgp.training import weigh_by_law
+from rcgp.training.fit import fit_ordinary
 from rcgp.training.learning import Learning
 from rcgp.training.objectives import log_prior
 from rcgp.weights import Constant, LawWeight
@@ -424,6 +425,23 @@ def test_a_function_that_is_faster_than_the_first_lengthscales_is_found(share):
     model = make_model(X, y)
     fit_robust(model)
     assert error_of(model, X, f) < 0.08
+
+
+@pytest.mark.parametrize("weight", ["learned", "constant"])
+def test_a_function_with_a_period_of_six_rows_is_found(weight):
+    random = np.random.default_rng(0)
+    X = torch.arange(240.0, dtype=torch.float64).unsqueeze(-1)
+    f = torch.sin(2.0 * torch.pi * X[:, 0] / 6.3)
+    y = f + 0.1 * torch.from_numpy(random.standard_normal(240))
+    model = make_model(X, y)
+    if weight == "learned":
+        y[::12] += 3.0
+        fit_robust(model)
+    else:
+        model.weight = Constant()
+        fit_ordinary(model)
+    assert error_of(model, X, f) < 0.1
+
 
 
 def test_many_errors_stick_out_of_a_smooth_function():

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rcgp.models.cells import arranged
-from rcgp.models.defaults import default_kernel, robust_scales, robust_spread, varying_columns
+from rcgp.models.defaults import default_kernel, robust_scales, robust_spread, typical_gap, varying_columns
 from rcgp.models.exact import RCGP
 from rcgp.models.linear_map import FunctionalKernel, FunctionalMean, LinearMap
 from rcgp.models.local_noise import LocalNoise
@@ -135,6 +135,10 @@ class AverageRCGP(RCGP):
     def arranged(self, values: Tensor) -> Tensor:
         """One value for each observation that is not missing, arranged like ``train_y`` with NaN for missing ones."""
         return arranged(values, self.observed)
+
+    def typical_gap(self) -> float:
+        """Median distance of the centre of an observation from the nearest other one, in scales of the centres."""
+        return typical_gap(self.train_X[:, 1:])
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f at ``... x q x d`` points; see :meth:`RCGP.posterior`.

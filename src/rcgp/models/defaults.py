@@ -12,7 +12,9 @@ import math
 from dataclasses import dataclass
 
 import gpytorch
+import numpy as np
 import torch
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 __all__ = [
@@ -79,6 +81,9 @@ NOISE_FLOOR = 1e-12
 
 # How many times wider the middle of a column is with its outermost values, where one of them must be a mistake.
 _ABSURD = 1e3
+
+# Scaled inputs beyond which distances do not matter; their squares are ordinary numbers.
+_FARTHEST = 1e100
 
 # Median absolute deviation of a standard normal variable.
 NORMAL_MAD = 0.6744897501960817
@@ -150,6 +155,19 @@ def varying_columns(X: Tensor) -> Tensor | None:
     """Numbers of the columns of ``n x d`` inputs that are not constant; ``None`` where all vary, or none does."""
     varies = (X[:1] != X).any(dim=0)
     return None if bool(varies.all()) or not bool(varies.any()) else varies.nonzero().squeeze(-1)
+
+
+def typical_gap(X: Tensor) -> float:
+    """Median distance of one of ``n x d`` inputs from the nearest other one, in units of the default lengthscales.
+
+    1 where there is only one; inputs that agree in eight digits are one. Cost O(n log n) in few dimensions.
+    """
+    scaled = (X / (robust_scales(X) * math.sqrt(X.shape[-1]))).clamp(-_FARTHEST, _FARTHEST)
+    distinct = np.unique(scaled.double().cpu().numpy().round(8), axis=0)
+    if len(distinct) < 2:
+        return 1.0
+    distances, _ = cKDTree(distinct).query(distinct, k=2)
+    return float(np.median(distances[:, 1]))
 
 
 def default_kernel(scales: Tensor, spread: float, columns: Tensor | None = None) -> gpytorch.kernels.Kernel:

@@ -19,7 +19,15 @@ from rcgp.core.exact import ExactPosterior, condition
 from rcgp.core.loo import LeaveOneOut, leave_one_out
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior
-from rcgp.models.defaults import NOISE_FLOOR, above, default_kernel, robust_scales, robust_spread, varying_columns
+from rcgp.models.defaults import (
+    NOISE_FLOOR,
+    above,
+    default_kernel,
+    robust_scales,
+    robust_spread,
+    typical_gap,
+    varying_columns,
+)
 from rcgp.models.kernel_matrix import correlations, kernel_matrix
 from rcgp.models.local_noise import LocalFactor
 from rcgp.models.means import MeanLike, build_mean
@@ -211,9 +219,9 @@ class RCGP(NoisyModel):
         """The kernel, or part of it, whose lengthscales starts of a fit multiply."""
         return self.kernel
 
-    def shorter_factors(self) -> tuple[float, ...]:
-        """Factors on the first lengthscales that a fit looks at, too: each about a third of the one before."""
-        return 0.3, 0.1
+    def typical_gap(self) -> float:
+        """Median distance of a row from its nearest other one, in units of the first lengthscales by default."""
+        return typical_gap(self.train_X)
 
     def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
         """The size of a step that matters for each raw parameter that has units. Others are on scales without any."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from rcgp.core.loo import LeaveOneOut
 from rcgp.models.cells import Cells, arranged
 from rcgp.models.coregion import CoregionKernel, OutputKernel, with_output
+from rcgp.models.defaults import typical_gap
 from rcgp.models.exact import MANY_ROWS, RCGP, START_ROWS
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 from rcgp.models.local_noise import LocalFactor, LocalNoise, LocalNoiseOfOutputs
@@ -284,6 +285,10 @@ class MultiOutputRCGP(RCGP):
 
     def _noise_shape(self) -> tuple[int, ...]:
         return (self.outputs,)
+
+    def typical_gap(self) -> float:
+        """Median distance of a cell's inputs from the nearest other ones, in units of the first lengthscales."""
+        return typical_gap(self.train_X[:, :-1])
 
     def _known_outputs(self) -> int:
         """Number of outputs that can be predicted."""

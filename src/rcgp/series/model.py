@@ -99,14 +99,11 @@ class MarkovRCGP(RCGP):
         rows = np.concatenate([np.arange(begin, end) for begin, end in zip(begins, ends, strict=True)])
         return order[torch.from_numpy(np.unique(rows))]
 
-    def shorter_factors(self) -> tuple[float, ...]:
-        """Factors on the first lengthscales that are looked at, too: each about a third, down to the typical gap."""
+    def typical_gap(self) -> float:
+        """Median distance between neighbouring times, in units of their scale."""
         _, axis = self._axis()
         gaps = np.diff(axis.times)
-        scale = float(robust_scales(self.train_X[:, :1]))
-        typical = float(np.median(gaps[gaps > 0])) if gaps.any() else 1.0
-        count = int(np.ceil(np.log(max(scale / typical, 1.0)) / np.log(1.0 / 0.3)))
-        return tuple(0.3**k for k in range(1, max(count, 2) + 1))
+        return float(np.median(gaps[gaps > 0]) / robust_scales(self.train_X[:, :1])) if gaps.any() else 1.0
 
     def _terms(self) -> list[Term]:
         """The terms of the kernel in time."""

@@ -38,6 +38,9 @@ __all__ = [
 ]
 
 
+# Ratio of successive shorter starts.
+_SHORTER = 0.3
+
 # Part of a bound by which scaled lengthscales stay away from it: at a bound most constraints have no gradient.
 _MARGIN = 0.01
 
@@ -57,13 +60,14 @@ def restore_hyperparameters(model: RCGP, values: list[Tensor]) -> None:
 def shorter_starts(model: RCGP) -> Iterator[None]:
     """Give a model its present hyperparameters with shorter lengthscales, each about a third of those before.
 
-    A function that is faster than its first lengthscales looks like noise from there. The model stays where the caller
-    leaves it.
+    A function that is faster than its first lengthscales looks like noise from there, and one that is faster than the
+    typical gap between rows from anywhere: there the starts end. The model stays where the caller leaves it.
     """
     first = hyperparameters_of(model)
-    for factor in model.shorter_factors():
+    count = math.ceil(math.log(min(model.typical_gap(), 1.0)) / math.log(_SHORTER))
+    for step in range(1, count + 1):
         restore_hyperparameters(model, first)
-        scale_lengthscales(model, factor)
+        scale_lengthscales(model, _SHORTER**step)
         yield
 
 
