@@ -6,8 +6,8 @@ import torch
 
 import reference
 from problems import ROBUST, WEIGHTS, make_twin
-from rcgp.core import loo
-from rcgp.core.loo import leave_one_out, log_density
+from rcgp.core import exact
+from rcgp.core.exact import leave_one_out, log_density
 from rcgp.core.pseudo import PseudoData
 
 
@@ -77,7 +77,7 @@ def test_hand_written_backward_passes_gradcheck(batch):
 @pytest.mark.parametrize("smallest_block", [2, 3, 192])
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 30.0])
 def test_hand_written_backward_equals_autograd(monkeypatch, smallest_block, scale):
-    monkeypatch.setattr(loo, "_SMALLEST_BLOCK", smallest_block)
+    monkeypatch.setattr(exact, "_SMALLEST_BLOCK", smallest_block)
     B, z, s = (tensor.requires_grad_() for tensor in inputs(11, 2))
     gradients = []
     for function in (direct_form, lambda K, z, s: leave_one_out(K, PseudoData(z, s))):

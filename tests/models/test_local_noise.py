@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import learn_law
 from rcgp.models.kernel_matrix import kernel_matrix
 from rcgp.models.local_noise import POWERS, PRIOR_ROWS, LocalNoise, learn_local_noise

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rcgp import RCGP, FitError, SparseRCGP, fit, fit_robust, posterior_influence
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares, learn_law, log_bound
 from rcgp.core.pseudo import pseudo_data
 from rcgp.models.defaults import add_weak_priors, robust_spread

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from rcgp.chunks import Chunk
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.linalg import cholesky
-from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import (

@@ -14,9 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rcgp.core.evidence import signal_evidence
-from rcgp.core.exact import ExactPosterior, condition
-from rcgp.core.loo import LeaveOneOut, leave_one_out
+from rcgp.core.exact import ExactPosterior, LeaveOneOut, condition, leave_one_out, signal_evidence
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior
 from rcgp.models.defaults import NOISE_FLOOR, above, default_kernel, robust_scales, robust_spread, varying_columns

@@ -19,7 +19,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import LearnedLaw, learn_law, local_squares
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 

@@ -8,7 +8,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.models.defaults import NOISE_FLOOR, robust_spread
 from rcgp.models.local_noise import LocalFactor, LocalNoise
 from rcgp.models.validation import check_variance

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.models.cells import Cells, arranged
 from rcgp.models.coregion import CoregionKernel, OutputKernel, with_output
 from rcgp.models.exact import MANY_ROWS, RCGP, START_ROWS

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.pseudo import PseudoData
 from rcgp.core.sparse import SparsePosterior, condition_sparse, leave_one_out_sparse
 from rcgp.models.defaults import column_scales

@@ -23,6 +23,7 @@ from rcgp.core.sparse import (
     block_rows,
     condition_sparse,
     moments,
+    signal_bound,
     statistics,
     unseen_variance,
     weighted_gram,
@@ -130,7 +131,7 @@ def sparse_moments(rows: Rows, pseudo: PseudoData) -> tuple[Moments, Tensor]:
 
 
 def signal_bound_of(rows: Rows, pseudo: PseudoData) -> Tensor:
-    """:func:`rcgp.core.sparse.signal_bound` of rows, differentiable in kernel, Z and pseudo-data.
+    """The bound on ℓ of rows (:func:`rcgp.core.sparse.signal_bound`), differentiable in kernel, Z and pseudo-data.
 
     Cost about 2.3 m²n, and 4 m²n for the gradient.
     """
@@ -176,8 +177,7 @@ class _SignalBound(torch.autograd.Function):
         posterior = condition_sparse(rows.L, stats)
         ctx.rows, ctx.stats, ctx.posterior = rows, stats, posterior
         ctx.save_for_backward(z, s, *wanted)
-        log_det = 2.0 * posterior.L_B.diagonal().log().sum()
-        return 0.5 * (posterior.root.square().sum() - log_det - stats.unseen)
+        return signal_bound(posterior, stats)
 
     @staticmethod
     @once_differentiable

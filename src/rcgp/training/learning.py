@@ -16,8 +16,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from rcgp.core.exact import condition
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut, condition
 from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, log_bound
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP, SparseRCGP

@@ -28,8 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rcgp.core.exact import ExactPosterior
-from rcgp.core.linalg import NotPositiveDefiniteError, posterior_variance, scaled_cholesky
+from rcgp.core.exact import ExactPosterior, posterior_variance
+from rcgp.core.linalg import NotPositiveDefiniteError, scaled_cholesky
 from rcgp.weights import smallest_weight
 
 __all__ = ["SitePosterior", "Sites", "SolvedSites", "Step", "ascend", "solve_sites"]
