@@ -21,7 +21,7 @@ WIDTH = 3.0
 
 
 def make_rows(n=200, share=0.1, seed=0):
-    """Residuals with outliers, and leave-one-out predictions of them."""
+    """Residuals with outliers, and their leave-one-out predictions."""
     random = np.random.default_rng(seed)
     mean, variance = random.standard_normal(n), 0.02 * random.random(n)
     e = mean + np.sqrt(variance) * random.standard_normal(n) + 0.3 * random.standard_normal(n)
@@ -72,7 +72,7 @@ def test_steps_are_those_of_the_formulas():
     assert [share for _, share in found.law.components()] == pytest.approx(list(counts / counts.sum()))
 
 
-def test_each_step_makes_the_rows_more_likely():
+def test_each_step_increases_the_density_of_the_rows():
     e, mean, variance, relative = make_rows(seed=3)
     prior, cavity = torch.tensor(PRIOR_COUNTS).double(), LeaveOneOut(mean, variance)
 
@@ -94,7 +94,7 @@ def test_each_step_makes_the_rows_more_likely():
         before = after
 
 
-def test_the_law_is_found():
+def test_learned_law_recovers_the_true_law():
     e, mean, variance, _ = make_rows(2000, share=0.1, seed=1)
     cavity, ones = LeaveOneOut(mean, variance), torch.ones_like(e)
     found = learn_law(e, cavity, torch.tensor(1.0).double(), ones, WIDTH, bounds=(1e-9, 1e9), steps=60)
@@ -121,7 +121,7 @@ def test_the_width_is_that_of_the_outliers(size):
     assert found.law.width == pytest.approx(math.exp(best.x), rel=1e-4)
 
 
-def test_noise_that_is_held_fixed_stays():
+def test_fixed_noise_is_not_updated():
     e, mean, variance, relative = make_rows()
     noise, cavity = torch.tensor(0.7, dtype=torch.float64), LeaveOneOut(mean, variance)
     found = learn_law(e, cavity, noise, relative, WIDTH, bounds=None)
@@ -153,7 +153,7 @@ def bound_of(K, e, noise, rows, first_width=WIDTH):
 
 
 def rows_with(share, e, left=1.0):
-    """Responsibilities as given, at residuals e; good noise leaves a part of the density of outliers."""
+    """Given responsibilities at residuals e, with a given log H/Z."""
 
     class Given(Responsibilities):
         log_left = torch.full_like(e, math.log(left))
@@ -163,7 +163,7 @@ def rows_with(share, e, left=1.0):
 
 
 def test_for_normal_noise_the_bound_is_the_log_marginal_likelihood():
-    """But for the shares: what it costs to learn that all rows are of scale one."""
+    """Up to the shares: the cost of learning that all rows have scale one."""
     K, e = make_problem()
     noise = torch.tensor(0.3, dtype=torch.float64)
     share = torch.zeros(len(e), len(SCALES) + 1, dtype=torch.float64)
@@ -179,8 +179,8 @@ def test_for_normal_noise_the_bound_is_the_log_marginal_likelihood():
 
 
 @pytest.mark.parametrize("left", [1.0, 0.4])
-def test_the_bound_is_one(left):
-    """Against log p(y), summed over all ways in which four rows come from the components, shares integrated out."""
+def test_the_bound_is_a_lower_bound(left):
+    """Against log p(y), summed over all assignments of four rows to components, shares integrated out."""
     K, e = make_problem(4, seed=2)
     e[1] = 8.0
     noise, prior = torch.tensor(0.3, dtype=torch.float64), np.array(PRIOR_COUNTS)
@@ -218,7 +218,7 @@ def test_the_bound_is_one(left):
     )
 
 
-def test_rows_with_more_noise_suggest_more():
+def test_local_squares_grow_with_the_noise_of_rows():
     e, mean, variance, _ = make_rows(2000, share=0.0)
     loud = torch.arange(2000) % 2 == 0
     e = torch.where(loud, mean + 3.0 * (e - mean), e)
