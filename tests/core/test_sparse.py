@@ -150,7 +150,7 @@ def test_bound_equals_titsias():
 
 
 def test_many_rows_with_little_noise_keep_precision():
-    """Sums of k_i k_iᵀ would lose all digits here; compared with conditioning on one row at a time."""
+    """Sums of k_i k_iᵀ would lose all digits here; the targets are a function of the basis."""
     L, V, _, prior = problem(n=2000, m=12, seed=3)
     random = np.random.default_rng(0)
     weights = torch.tensor(random.standard_normal(12))

@@ -455,25 +455,43 @@ def change_smoothness(model):
 
 
 class ScaledByHand(gpytorch.kernels.RBFKernel):
-    """A kernel of the user's own, whose state is an attribute."""
+    """A user's kernel whose state is in attributes: a dictionary, a private number and a tensor that is no buffer."""
 
     def __init__(self):
         super().__init__()
-        self.settings = {"scales": [1.0]}
+        self.settings, self._factor, self.unit = {"scales": [1.0]}, 1.0, torch.ones(1, dtype=torch.float64)
 
     def forward(self, x1, x2, **params):
-        return super().forward(x1, x2, **params) * self.settings["scales"][0]
+        return super().forward(x1, x2, **params) * (self.settings["scales"][0] * self._factor * self.unit)
 
 
-def change_own_kernel(model):
-    model.kernel = ScaledByHand().double()
-    model.posterior(model.train_X)
-    model.kernel.settings["scales"][0] = 0.01
+def change_setting(kernel):
+    kernel.settings["scales"][0] = 0.01
+
+
+def change_private_number(kernel):
+    kernel._factor = 0.01
+
+
+def change_plain_tensor(kernel):
+    kernel.unit.fill_(0.01)
+
+
+def change_own_kernel(change):
+    def changed(model):
+        model.kernel = ScaledByHand().double()
+        model.posterior(model.train_X)
+        change(model.kernel)
+
+    return changed
 
 
 @pytest.mark.parametrize(
     "change",
-    [change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function, change_own_kernel],
+    [
+        *(change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function),
+        *map(change_own_kernel, (change_setting, change_private_number, change_plain_tensor)),
+    ],
 )
 def test_predictions_follow_changes_that_no_parameter_shows(change):
     X, y = (torch.tensor(a) for a in make_data())

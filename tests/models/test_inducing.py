@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -103,3 +104,11 @@ def test_a_truth_value_is_no_number_of_points():
 def test_an_unknown_selection_is_refused_where_points_are_given_too():
     with pytest.raises(ValueError, match="selection must be one of"):
         SparseRCGP(inputs(), inputs().sum(1), inducing=inputs()[:3], selection="zz")
+
+
+@pytest.mark.parametrize("variance", [0.0, float("nan")])
+def test_a_kernel_without_variance_raises(variance):
+    linear = gpytorch.kernels.LinearKernel().double()
+    linear.raw_variance.data.fill_(variance)
+    with pytest.raises(ValueError, match="the variance of the kernel is zero or NaN"):
+        choose_inducing(linear, torch.zeros(5, 1, dtype=torch.float64), 2)

@@ -24,9 +24,8 @@ from rcgp.chunked.weighing import Sample, all_rows, draw, weigh_all
 from rcgp.chunks import Chunks, Engine
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import NORMAL_MAD, add_weak_priors, kernel_of_all_columns
-from rcgp.models.inducing import CANDIDATES, check_selection, choose_inducing
+from rcgp.models.inducing import CANDIDATES, check_inducing, check_selection, choose_inducing
 from rcgp.models.posterior import PosteriorProcess
-from rcgp.models.validation import check_inducing
 from rcgp.training.fit import FitError, FitReport, fit, fit_ordinary
 from rcgp.training.judgement import doubts_of, judge_rows
 from rcgp.training.objectives import weighed_evidence

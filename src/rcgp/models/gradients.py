@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import gpytorch
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from rcgp.models.cells import cell_weights
 from rcgp.models.coregion import CellKernel
 from rcgp.models.defaults import above, robust_scales, robust_spread
 from rcgp.models.means import build_mean
 from rcgp.models.outputs import MultiOutputRCGP
-from rcgp.models.validation import as_real_tensor, check_finite
+from rcgp.models.validation import as_real_tensor, check_finite, check_inputs
 from rcgp.weights import WeightFunction
 
 __all__ = ["GradientRCGP"]
@@ -101,7 +101,7 @@ class GradientRCGP(MultiOutputRCGP):
             mean=means,
             weight=_of_outputs(weight, seen, Y.shape[1], "weight"),
             noise=_of_outputs(noise, seen, Y.shape[1], "noise"),
-            sample_weight=None if sample_weight is None else _of_cells(sample_weight, observed),
+            sample_weight=cell_weights(sample_weight, observed),
         )
         self.observed = observed
         self._unobserved = Y.shape[1] - len(seen)
@@ -137,20 +137,15 @@ class GradientRCGP(MultiOutputRCGP):
 
 def _checked(train_X: Any, train_y: Any, train_dy: Any) -> tuple[Tensor, Tensor]:
     """Inputs ``n x d``, and values and derivatives side by side, ``n x (1 + d)``; or a ValueError."""
-    train_y = np.full(len(train_X), np.nan) if train_y is None else train_y
-    X, y, dy = (
-        as_real_tensor(v, name) for v, name in ((train_X, "train_X"), (train_y, "train_y"), (train_dy, "train_dy"))
-    )
-    if X.ndim != 2 or not X.numel():
-        hint = "; for a single feature use train_X.unsqueeze(-1)" if X.ndim == 1 else ""
-        raise ValueError(f"train_X must have shape n x d, at least 1 x 1, got {tuple(X.shape)}{hint}")
+    X = check_inputs(train_X)
+    y = torch.full_like(X[:, 0], torch.nan) if train_y is None else as_real_tensor(train_y, "train_y")
+    dy = as_real_tensor(train_dy, "train_dy")
     if y.shape != X.shape[:1]:
         raise ValueError(f"train_y must have one value for each of the {len(X)} rows, got shape {tuple(y.shape)}")
     if dy.shape != X.shape:
         raise ValueError(f"train_dy must have the shape of train_X, {tuple(X.shape)}, got {tuple(dy.shape)}")
-    check_finite(X, "train_X")
-    for values, name in ((y, "train_y"), (dy, "train_dy")):
-        check_finite(values.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf), name)
+    check_finite(y, "train_y", missing=True)
+    check_finite(dy, "train_dy", missing=True)
     dtype = torch.promote_types(X.dtype, torch.promote_types(y.dtype, dy.dtype))
     Y = torch.cat([y.unsqueeze(-1).to(dtype), dy.to(dtype)], dim=-1)
     if bool(Y.isnan().all()):
@@ -165,17 +160,6 @@ def _of_outputs(value: Any, seen: list[int], outputs: int, name: str) -> Any:
     if len(value) != outputs:
         raise ValueError(f"{name} must be one, or {outputs}: for the function and each derivative, got {len(value)}")
     return [value[t] for t in seen]
-
-
-def _of_cells(sample_weight: Any, observed: Tensor) -> Tensor:
-    """Sample weights of the observed cells, given for rows or for cells."""
-    weights = as_real_tensor(sample_weight, "sample_weight")
-    if weights.shape == observed.shape[:1]:
-        weights = weights.unsqueeze(-1).expand(observed.shape)
-    if weights.shape != observed.shape:
-        shapes = f"{tuple(observed.shape[:1])} or {tuple(observed.shape)}"
-        raise ValueError(f"sample_weight must have shape {shapes}, got {tuple(weights.shape)}")
-    return weights[observed]
 
 
 def _build_kernel(kernel: Any, X: Tensor, Y: Tensor) -> gpytorch.kernels.Kernel:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+from typing import Any
+
 import gpytorch
 import numpy as np
 import torch
@@ -9,8 +12,9 @@ from torch import Tensor
 
 from rcgp.models.defaults import robust_scales
 from rcgp.models.kernel_matrix import kernel_rows
+from rcgp.models.validation import as_real_tensor, check_finite
 
-__all__ = ["CANDIDATES", "SELECTIONS", "check_selection", "choose_inducing"]
+__all__ = ["CANDIDATES", "SELECTIONS", "check_inducing", "check_selection", "choose_inducing"]
 
 #: The rules by which inducing points are chosen.
 SELECTIONS = ("greedy", "kmeans")
@@ -30,6 +34,21 @@ def check_selection(selection: str) -> None:
     """Raise a ValueError for a rule that there is not."""
     if selection not in SELECTIONS:
         raise ValueError(f"selection must be one of {', '.join(map(repr, SELECTIONS))}, got {selection!r}")
+
+
+def check_inducing(inducing: Any, train_X: Tensor) -> int | Tensor:
+    """A number of inducing points, at least one, or ``m x d`` points in the type of the inputs; or an error."""
+    if not isinstance(inducing, bool) and isinstance(inducing, Integral):
+        if int(inducing) < 1:
+            raise ValueError(f"inducing must be at least 1, got {inducing}")
+        return int(inducing)
+    if not isinstance(inducing, Tensor | np.ndarray):
+        raise TypeError(f"inducing must be a number of points or an m x d tensor of them, got {inducing!r}")
+    points, d = as_real_tensor(inducing, "inducing"), train_X.shape[-1]
+    if points.ndim != 2 or points.shape[1] != d or points.shape[0] == 0:
+        raise ValueError(f"inducing must have shape m x {d} like the training inputs, got {tuple(points.shape)}")
+    check_finite(points, "inducing")
+    return points.detach().to(train_X).clone()
 
 
 def choose_inducing(
@@ -84,4 +103,6 @@ def _greedy(kernel: gpytorch.kernels.Kernel, X: Tensor, count: int) -> Tensor:
             left = (left - factor[k].square()).clamp_min_(0.0)
             left[row] = 0.0
             chosen.append(row)
+    if not chosen:
+        raise ValueError("no inducing point can be chosen: the variance of the kernel is zero or NaN")
     return torch.tensor(chosen, device=X.device)

@@ -42,7 +42,6 @@ __all__ = [
     "whitened_kernel",
 ]
 
-
 # Lengthscales across which values of these kernels are zero in float64: exp(−746) is.
 _GAP = 1000.0
 
@@ -54,6 +53,21 @@ _VANISHING = (
     gpytorch.kernels.Matern52KernelGrad,
     gpytorch.kernels.RBFKernel,
     gpytorch.kernels.RBFKernelGrad,
+)
+
+# Largest number of rows of a block. Where autograd takes the gradient there is nothing to gain for one or two blocks.
+_BLOCK = 256
+
+_PAIRWISE = (
+    gpytorch.kernels.ConstantKernel,
+    gpytorch.kernels.CosineKernel,
+    gpytorch.kernels.LinearKernel,
+    gpytorch.kernels.MaternKernel,
+    gpytorch.kernels.PeriodicKernel,
+    gpytorch.kernels.PiecewisePolynomialKernel,
+    gpytorch.kernels.PolynomialKernel,
+    gpytorch.kernels.RBFKernel,
+    gpytorch.kernels.RQKernel,
 )
 
 
@@ -131,22 +145,6 @@ def chooses_as_base(kernel: gpytorch.kernels.ScaleKernel) -> bool:
     """Whether an output scale looks at the features of its base, as GPyTorch makes it: all of them or the same ones."""
     own, base = kernel.active_dims, kernel.base_kernel.active_dims
     return own is base or (own is not None and base is not None and torch.equal(own, base))
-
-
-# Largest number of rows of a block. Where autograd takes the gradient there is nothing to gain for one or two blocks.
-_BLOCK = 256
-
-_PAIRWISE = (
-    gpytorch.kernels.ConstantKernel,
-    gpytorch.kernels.CosineKernel,
-    gpytorch.kernels.LinearKernel,
-    gpytorch.kernels.MaternKernel,
-    gpytorch.kernels.PeriodicKernel,
-    gpytorch.kernels.PiecewisePolynomialKernel,
-    gpytorch.kernels.PolynomialKernel,
-    gpytorch.kernels.RBFKernel,
-    gpytorch.kernels.RQKernel,
-)
 
 
 def kernel_matrix(kernel: gpytorch.kernels.Kernel, X: Tensor) -> Tensor:

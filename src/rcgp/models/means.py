@@ -36,22 +36,19 @@ def build_mean(mean: MeanLike, X: Tensor, y: Tensor) -> gpytorch.means.Mean:
         return mean
     if callable(mean):
         return CallableMean(mean, X)
-    if mean == "zero":
-        return PolynomialMean(0, X, lambda features: y.new_zeros(1))
-    if mean == "constant":
-        return PolynomialMean(0, X, lambda features: (y / y.shape[0]).sum().reshape(1))
-    if mean == "median":
-        return PolynomialMean(0, X, lambda features: y.quantile(0.5).reshape(1))
-    if mean == "linear":
-        return PolynomialMean(1, X, lambda features: _least_squares(features, y))
-    if mean == "quadratic":
-        return PolynomialMean(2, X, lambda features: _least_squares(features, y))
-    if mean == "robust_linear":
-        return PolynomialMean(1, X, lambda features: _huber(features, y))
-    raise ValueError(
-        "mean must be 'zero', 'constant', 'median', 'linear', 'quadratic', 'robust_linear', a callable or a GPyTorch "
-        f"Mean, got {mean!r}"
-    )
+    # Degree and coefficients, given the features.
+    named: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
+        "zero": (0, lambda features: y.new_zeros(1)),
+        "constant": (0, lambda features: (y / y.shape[0]).sum().reshape(1)),
+        "median": (0, lambda features: y.quantile(0.5).reshape(1)),
+        "linear": (1, lambda features: _least_squares(features, y)),
+        "quadratic": (2, lambda features: _least_squares(features, y)),
+        "robust_linear": (1, lambda features: _huber(features, y)),
+    }
+    if not isinstance(mean, str) or mean not in named:
+        raise ValueError(f"mean must be {', '.join(map(repr, named))}, a callable or a GPyTorch Mean, got {mean!r}")
+    degree, fit = named[mean]
+    return PolynomialMean(degree, X, fit)
 
 
 class PolynomialMean(gpytorch.means.Mean):  # type: ignore[misc]

@@ -19,13 +19,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut
-from rcgp.models.cells import Cells, arranged
-from rcgp.models.coregion import CoregionKernel, OutputKernel, with_output
+from rcgp.models.cells import Cells, arranged, cell_weights
+from rcgp.models.coregion import CoregionKernel, OutputKernel, build_output_kernel, with_output
 from rcgp.models.exact import MANY_ROWS, RCGP, START_ROWS
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 from rcgp.models.local_noise import LocalFactor, LocalNoise, LocalNoiseOfOutputs
 from rcgp.models.means import MeanLike, OutputMeans, build_mean
-from rcgp.models.output_kernels import build_output_kernel
 from rcgp.models.posterior import MultiOutputNormal, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_sample_weight, check_test_inputs
 from rcgp.weights import ByOutput, InverseMultiquadric, LawWeight, NoiseLaw, WeightFunction
@@ -106,7 +105,7 @@ class MultiOutputRCGP(RCGP):
             mean=OutputMeans(means),
             weight=ByOutput(*weights),
             noise=noise,  # type: ignore[arg-type]
-            sample_weight=None if sample_weight is None else cells.values_of(sample_weight, "sample_weight"),
+            sample_weight=cell_weights(sample_weight, cells.observed),
         )
         #: Where the training rows stand in Y: ``n x T``, or ``n`` in the long format.
         self.observed = cells.observed
@@ -149,9 +148,9 @@ class MultiOutputRCGP(RCGP):
         cells = Cells.of(train_X, train_Y, None)
         if cells.outputs != self.outputs:
             raise ValueError(f"train_Y must have {self.outputs} outputs, got {cells.outputs}")
-        X, precision = with_output(cells.X, cells.output).to(self.train_X), None
-        if sample_weight is not None:
-            precision = check_sample_weight(cells.values_of(sample_weight, "sample_weight"), X)
+        X, precision = with_output(cells.X, cells.output).to(self.train_X), cell_weights(sample_weight, cells.observed)
+        if precision is not None:
+            precision = check_sample_weight(precision, X)
         self.train_X, self.train_y, self.sample_weight = X, cells.y.to(self.train_y), precision
         self.observed = cells.observed
 

@@ -29,6 +29,9 @@ _CHUNK_ENTRIES = 2**22
 
 _NO_SHAPE = torch.Size()
 
+# Attributes of every module: registries of its parameters, buffers, parts, priors and hooks.
+_REGISTRIES = vars(gpytorch.Module()).keys()
+
 
 @dataclass(frozen=True)
 class PosteriorProcess:
@@ -173,9 +176,11 @@ class MultiOutputNormal(gpytorch.distributions.MultitaskMultivariateNormal):  # 
 
 
 def plain_attributes(module: torch.nn.Module) -> list[str]:
-    """Public attributes of a module that are neither tensors nor modules, as text: what to compare them by."""
-    found = {key: value for key, value in vars(module).items() if key[0] != "_"}
-    return [f"{key}={_text(value)}" for key, value in found.items() if not isinstance(value, Tensor | torch.nn.Module)]
+    """Attributes of a module besides parameters, buffers and modules, as text, to compare its state.
+
+    Private attributes of a user's kernel and tensors that are not registered are included.
+    """
+    return [f"{key}={_text(value)}" for key, value in vars(module).items() if key not in _REGISTRIES]
 
 
 def _text(value: Any) -> str:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut
 from rcgp.core.pseudo import PseudoData
 from rcgp.core.sparse import SparsePosterior, condition_sparse, leave_one_out_sparse
+from rcgp.models.coregion import CoregionKernel, with_output
 from rcgp.models.defaults import column_scales
-from rcgp.models.exact import RCGP, TrainingTerms
-from rcgp.models.inducing import check_selection, choose_inducing
+from rcgp.models.exact import RCGP
+from rcgp.models.inducing import check_inducing, check_selection, choose_inducing
+from rcgp.models.outputs import MultiOutputRCGP
 from rcgp.models.sparse_rows import Rows, signal_bound_of, sparse_moments
-from rcgp.models.validation import check_inducing
 
-__all__ = ["SparseRCGP"]
+__all__ = ["SparseMultiOutputRCGP", "SparseRCGP"]
 
 
 class SparseRCGP(RCGP):
@@ -64,9 +66,7 @@ class SparseRCGP(RCGP):
         **options: Any,
     ) -> None:
         super().__init__(train_X, train_y, **options)
-        check_selection(selection)  # also where points are given, and it would have no say
-        if isinstance(inducing, bool):  # which Python takes for a number
-            raise TypeError(f"inducing must be a number of points or an m x d tensor of them, got {inducing!r}")
+        check_selection(selection)  # also if points are given and it is not used
         points = self._points(inducing, selection)
         if train_inducing:
             self.register_parameter("inducing_points", torch.nn.Parameter(points))
@@ -93,10 +93,9 @@ class SparseRCGP(RCGP):
     def _points(self, inducing: int | Tensor, selection: str, seed: int = 0) -> Tensor:
         """Inducing points: the given ones, or as many among the rows."""
         points = check_inducing(inducing, self.train_X)
-        return points if isinstance(points, Tensor) else self._chosen(points, selection, seed)
-
-    def _chosen(self, count: int, selection: str, seed: int) -> Tensor:
-        return choose_inducing(self.kernel, self.train_X, count, selection, seed)
+        if isinstance(points, Tensor):
+            return points
+        return choose_inducing(self.kernel, self.train_X, points, selection, seed)
 
     def rows(self) -> Rows:
         """The training inputs seen through the inducing points, at the present hyperparameters. Cost m³/3."""
@@ -110,10 +109,6 @@ class SparseRCGP(RCGP):
     def signal_evidence(self, pseudo: PseudoData) -> Tensor:
         """The bound on ℓ; differentiable. Cost O(nm²)."""
         return signal_bound_of(self.rows(), pseudo)
-
-    def signal_bound(self, terms: TrainingTerms) -> Tensor:
-        """The bound on the part of the evidence that involves the kernel; differentiable. Cost O(nm²)."""
-        return signal_bound_of(self.rows(), terms.pseudo)
 
     def kernel_matrix(self) -> Tensor:
         """Refused: what asks for it wants an exact model."""
@@ -140,3 +135,52 @@ class SparseRCGP(RCGP):
         """The prior conditioned on the training data. Cost O(nm²)."""
         rows = self.rows()
         return condition_sparse(rows.L, rows.statistics(self.training_terms().pseudo))
+
+
+class SparseMultiOutputRCGP(SparseRCGP, MultiOutputRCGP):
+    """:class:`MultiOutputRCGP` seen through m inducing points, each with all T outputs: O(N m²T²) instead of O(N³).
+
+    Weights, noise laws and missing cells are as there, the approximation as in :class:`SparseRCGP`; with all inputs as
+    inducing points it is :class:`MultiOutputRCGP`. Rows are looked at in blocks. :func:`rcgp.fit_robust` learns noise
+    laws, weights and hyperparameters.
+
+    Args:
+        train_X: ``n x d`` inputs.
+        train_Y: ``n x T`` observations, NaN where a cell is not observed; or ``n`` with ``output``, the long format.
+        inducing: how many inducing points to choose among the inputs, or ``m x d`` points.
+        selection: as for :class:`SparseRCGP`; greedy goes by the kernel of the first term.
+        **options: ``output``, ``kernel``, ``terms``, ``rank``, ``mean``, ``weight``, ``noise`` and ``sample_weight`` of
+            :class:`MultiOutputRCGP`.
+    """
+
+    def __init__(
+        self,
+        train_X: Tensor | ArrayLike,
+        train_Y: Tensor | ArrayLike,
+        *,
+        inducing: int | Tensor = 100,
+        selection: str = "kmeans",
+        **options: Any,
+    ) -> None:
+        if options.pop("train_inducing", False):
+            raise ValueError("inducing points that outputs share cannot be trained: leave train_inducing out")
+        super().__init__(train_X, train_Y, inducing=inducing, selection=selection, **options)  # type: ignore[arg-type]
+
+    def inducing_count(self) -> int:
+        """How many inducing points there are, each with all outputs."""
+        return self.inducing_points.shape[0] // self.outputs
+
+    def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
+        """Those of the factors of the outputs' covariance: see :meth:`RCGP.parameter_scales`."""
+        return MultiOutputRCGP.parameter_scales(self)
+
+    def _points(self, inducing: int | Tensor, selection: str, seed: int = 0) -> Tensor:
+        inputs = self._cell_layout()[0]
+        points = check_inducing(inducing, inputs)
+        if not isinstance(points, Tensor):
+            if selection == "greedy" and not isinstance(self.kernel, CoregionKernel):
+                raise ValueError("selection='greedy' needs kernels of one output; use 'kmeans'")
+            first = self.kernel.kernels[0] if isinstance(self.kernel, CoregionKernel) else self.kernel
+            points = choose_inducing(first, inputs, points, selection, seed)
+        every = torch.arange(self.outputs, device=points.device)
+        return with_output(points.unsqueeze(-2).expand(len(points), self.outputs, -1), every).flatten(0, 1)

@@ -6,7 +6,6 @@ Behind this edge nothing is checked again.
 from __future__ import annotations
 
 import math
-from numbers import Integral
 from typing import Any
 
 import gpytorch
@@ -19,7 +18,7 @@ from rcgp.models.kernel_matrix import dense_kernel
 __all__ = [
     "as_real_tensor",
     "check_finite",
-    "check_inducing",
+    "check_inputs",
     "check_kernel",
     "check_per_row",
     "check_sample_weight",
@@ -61,6 +60,16 @@ def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
     return X, y
 
 
+def check_inputs(train_X: Any) -> Tensor:
+    """Training inputs ``n x d``, n and d at least 1, as a tensor; or a ValueError."""
+    X = as_real_tensor(train_X, "train_X")
+    if X.ndim != 2 or not X.numel():
+        hint = "; for a single feature use train_X.unsqueeze(-1)" if X.ndim == 1 else ""
+        raise ValueError(f"train_X must have shape n x d, at least 1 x 1, got {tuple(X.shape)}{hint}")
+    check_finite(X, "train_X")
+    return X
+
+
 def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
     """Test inputs ``... x q x d`` in the type of the training inputs, or a ValueError; gradients pass through."""
     X = as_real_tensor(test_X, "test_X")
@@ -75,30 +84,16 @@ def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
     return X.to(train_X.dtype)
 
 
-def check_inducing(inducing: Any, train_X: Tensor) -> int | Tensor:
-    """A number of inducing points, at least one, or ``m x d`` points in the type of the inputs; or a ValueError."""
-    if isinstance(inducing, Integral):
-        if int(inducing) < 1:
-            raise ValueError(f"inducing must be at least 1, got {inducing}")
-        return int(inducing)
-    if not isinstance(inducing, Tensor | np.ndarray):
-        raise TypeError(f"inducing must be a number of points or an m x d tensor of them, got {inducing!r}")
-    points, d = as_real_tensor(inducing, "inducing"), train_X.shape[-1]
-    if points.ndim != 2 or points.shape[1] != d or points.shape[0] == 0:
-        raise ValueError(f"inducing must have shape m x {d} like the training inputs, got {tuple(points.shape)}")
-    check_finite(points, "inducing")
-    return points.detach().to(train_X).clone()
-
-
-def check_finite(values: Tensor, name: str, columns: Any = None) -> None:
+def check_finite(values: Tensor, name: str, columns: Any = None, missing: bool = False) -> None:
     """Raise a ValueError that names the argument and the first row (and column) that is NaN or infinite.
 
     Args:
         values: ``n`` or ``... x n x d`` numbers.
         name: the argument's name.
-        columns: ``d`` names of the columns, where they have any.
+        columns: ``d`` names of the columns, or ``None``.
+        missing: allow NaN, a missing value.
     """
-    bad = ~values.isfinite()
+    bad = values.isinf() if missing else ~values.isfinite()
     if not bool(bad.any()):
         return
     *_, row, column = (0, 0, *bad.nonzero()[0].tolist()) if values.ndim == 1 else bad.nonzero()[0].tolist()

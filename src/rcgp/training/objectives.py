@@ -85,7 +85,7 @@ def elbo(model: RCGP) -> Tensor:
     if not isinstance(model, SparseRCGP):
         raise ValueError("the bound 'elbo' is for SparseRCGP; for an exact model use the objective 'loo'")
     terms = model.training_terms()
-    signal = model.signal_bound(terms)
+    signal = model.signal_evidence(terms.pseudo)
     if model.weight.constant_in_y:
         s = terms.pseudo.root_precision
         return signal + s.log().sum() - 0.5 * s.shape[-1] * _LOG_2PI + log_prior(model)
