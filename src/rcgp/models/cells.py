@@ -22,7 +22,7 @@ class Cells:
         y: ``N`` observations.
         output: ``N`` numbers of outputs.
         outputs: number T of outputs.
-        observed: ``n x T`` or, in the long format, ``n``: which of the given numbers are observed.
+        observed: which cells are observed, ``n x T`` or, in the long format, ``n``.
     """
 
     X: Tensor
@@ -82,7 +82,7 @@ def _numbers(output: Any, n: int, device: torch.device) -> Tensor:
 
 
 def arranged(values: Any, observed: Tensor) -> Tensor:
-    """One value for each observed cell, ``N``, arranged like the cells; NaN where a cell is not observed.
+    """One value for each observed cell, ``N``, arranged like the cells; NaN for missing cells.
 
     Args:
         values: ``N`` values.

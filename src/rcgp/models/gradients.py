@@ -1,8 +1,8 @@
 """The robust conjugate GP of a function and its partial derivatives.
 
 A derivative of a GP is a GP, jointly with the function: Cov(∂_j f(x), f(x')) = ∂k(x, x')/∂x_j, and likewise twice. So
-the function and its d partial derivatives are 1 + d outputs, whose kernel says how they go together, and a value or a
-derivative is a cell of :class:`rcgp.MultiOutputRCGP`.
+the function and its d partial derivatives are 1 + d correlated outputs, and a value or a derivative is a cell of
+:class:`rcgp.MultiOutputRCGP`.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ _MEANS = ("zero", "constant", "median")
 class GradientRCGP(MultiOutputRCGP):
     """Robust and conjugate Gaussian process regression of a function from its values and partial derivatives.
 
-    Output 0 is the function, output j its derivative by input j, of j = 1, …, d. Each has its own noise variance, noise
-    law and weights: a wrong derivative is down-weighted alone, and the value at the same input keeps its weight. All
+    Output 0 is the function, output j its derivative by input j = 1, …, d. Each has its own noise variance, noise law
+    and weights: a wrong derivative is down-weighted alone, and the value at the same input keeps its weight. Everything
     else is as for :class:`MultiOutputRCGP`; :func:`rcgp.fit_robust` learns laws and hyperparameters.
 
     Args:
         train_X: ``n x d`` inputs.
-        train_y: ``n`` values of the function; NaN where it was not observed, ``None`` where it never was.
-        train_dy: ``n x d`` partial derivatives; NaN where one was not observed. A derivative that was observed nowhere
-            has no noise variance and no law, but is predicted as the others are.
+        train_y: ``n`` values of the function; NaN for a missing one, ``None`` if all are missing.
+        train_dy: ``n x d`` partial derivatives; NaN for a missing one. A derivative that was never observed has no
+            noise variance and no noise law, but can be predicted.
         kernel: a GPyTorch kernel of a function and its gradient, such as ``RBFKernelGrad`` or ``Matern52KernelGrad``,
-            or a scaled one. Default: a scaled ``RBFKernelGrad`` with a lengthscale for each input, started at the
-            scales of the data.
-        mean: prior mean of the function: ``"zero"``, or ``"constant"`` or ``"median"``, of the observed values. That of
-            the derivatives is zero.
-        weight: a weight function, of which each output gets a copy, or a list of 1 + d of them.
-        noise: starting values of the noise variances, 1 + d, or one for all. Default: a tenth of each output's squared
+            or a scaled one. Default: a scaled ``RBFKernelGrad`` with a lengthscale for each input, initialised at
+            the scales of the data.
+        mean: prior mean of the function: ``"zero"``, or the ``"constant"`` mean or ``"median"`` of the observed values.
+            The prior mean of the derivatives is zero.
+        weight: a weight function, copied for each output, or a list of 1 + d of them.
+        noise: initial noise variances, 1 + d, or one for all. Default: a tenth of each output's squared
             spread.
         sample_weight: ``n`` positive factors on the precision of each row, or ``n x (1 + d)`` of each cell.
 
     Raises:
-        ValueError: for data of other shapes, not finite, or all missing; and for means whose gradient is not known.
+        ValueError: for data of other shapes, not finite, or all missing; and for other means.
 
     An evaluation costs O(N³) for N observed values and derivatives.
 
@@ -67,7 +67,7 @@ class GradientRCGP(MultiOutputRCGP):
         torch.Size([2, 2])
     """
 
-    # Outputs without any observed cell.
+    # Number of outputs without an observed cell.
     _unobserved: int = 0
 
     def __init__(
@@ -89,7 +89,7 @@ class GradientRCGP(MultiOutputRCGP):
                 "subtract another mean and its gradient from the data"
             )
         observed = ~Y.isnan()
-        # Outputs that were observed come first: only these have a noise variance and a law.
+        # Observed outputs come first: only these have a noise variance and a noise law.
         order = (~observed.any(dim=0)).long().argsort(stable=True)
         seen, row = order[observed.any(dim=0)[order]].tolist(), observed.nonzero()[:, 0]
         means = [build_mean("zero" if t else mean, X[observed[:, t]], Y[observed[:, t], t]) for t in seen]
@@ -109,7 +109,7 @@ class GradientRCGP(MultiOutputRCGP):
 
     @property
     def outputs(self) -> int:
-        """Number of outputs that were observed: of noise variances, noise laws and weight functions."""
+        """Number of observed outputs, which have noise variances, noise laws and weight functions."""
         return super().outputs - self._unobserved
 
     @property
@@ -119,7 +119,7 @@ class GradientRCGP(MultiOutputRCGP):
         return numbers
 
     def inlier_noise(self, x: Tensor) -> Tensor:
-        """Variance of the noise of a good observation at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
+        """Noise variance of an inlier at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
         if bool((x[..., -1] >= self.outputs).any()):
             raise ValueError(
                 f"only outputs {self.observed_outputs} were observed: the noise of others is not known; "
@@ -154,7 +154,7 @@ def _checked(train_X: Any, train_y: Any, train_dy: Any) -> tuple[Tensor, Tensor]
 
 
 def _of_outputs(value: Any, seen: list[int], outputs: int, name: str) -> Any:
-    """What is given for each output, for those that were observed; what is given for all as it is."""
+    """Values of the observed outputs, given one for each output; a single value for all is returned as it is."""
     if not isinstance(value, list | tuple) and not (isinstance(value, Tensor) and value.ndim == 1):
         return value
     if len(value) != outputs:

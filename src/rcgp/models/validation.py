@@ -1,6 +1,6 @@
-"""Checks at the public edge: shapes, types and finiteness, with errors that say what is wrong, where, and what to do.
+"""Checks of arguments: shapes, types and finiteness, with errors that name the problem, its place and a remedy.
 
-Behind this edge nothing is checked again.
+Nothing is checked again further down.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
     """Training data as detached copies of one floating type, or a ValueError that names the argument and the row.
 
-    Integers and what is not a tensor become float64, half precision float32; of two types the wider is taken.
+    Integers and other arrays become float64, half precision becomes float32; both get the wider of their types.
 
     Args:
         train_X: ``n x d`` inputs, n and d at least 1: a tensor or anything that numpy reads as an array.
@@ -55,7 +55,7 @@ def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
     check_finite(X, "train_X")
     check_finite(y, "train_y")
     dtype = torch.promote_types(X.dtype, y.dtype)
-    # Copies, so that the model does not change when the caller's tensors do.
+    # Copies, so that a change of the caller's tensors does not change the model.
     X, y = (values.detach().to(dtype).clone(memory_format=torch.contiguous_format) for values in (X, y))
     return X, y
 
@@ -85,7 +85,7 @@ def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
 
 
 def check_finite(values: Tensor, name: str, columns: Any = None, missing: bool = False) -> None:
-    """Raise a ValueError that names the argument and the first row (and column) that is NaN or infinite.
+    """Raise a ValueError that names the argument and the first row, and column, that is NaN or infinite.
 
     Args:
         values: ``n`` or ``... x n x d`` numbers.
@@ -137,7 +137,7 @@ def check_sample_weight(sample_weight: Any, X: Tensor) -> Tensor:
 
 
 def check_per_row(values: Any, X: Tensor, name: str, least: float = -math.inf) -> None:
-    """Raise a ValueError unless what ``mean`` or ``weight`` gave is one finite number, not too small, for each row."""
+    """Raise a ValueError unless ``mean`` or ``weight`` returned a finite number, not below ``least``, for each row."""
     if not isinstance(values, Tensor) or values.shape != X.shape[:1]:
         got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(f"{name} must give one number for each of the {X.shape[0]} rows of train_X, got {got}")
@@ -163,9 +163,9 @@ def check_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor) -> None:
 
 
 def as_real_tensor(values: Any, name: str) -> Tensor:
-    """Numbers of any kind as a real floating tensor, or a ValueError that names the argument."""
+    """An array of numbers as a real floating tensor, or a ValueError that names the argument."""
     try:
-        # By way of numpy, which reads lists and data frames as float64; a copy, so that read-only arrays serve too.
+        # Through numpy, which reads lists and data frames as float64; a copy, since arrays may be read-only.
         tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, order="C"))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read as a tensor of numbers: {error}") from error
