@@ -140,7 +140,7 @@ def test_the_passes_are_the_expectation_steps_of_a_dense_model(precision, monkey
         np.testing.assert_allclose(diagnosis.std[~used], fit.predictor.noisy_std(left_out), rtol=1e-9)
 
 
-def test_local_noise_takes_part_in_weights_and_predictions():
+def test_local_noise_affects_weights_and_predictions():
     noise = np.where(X[:, 0] > 0, 0.5, 0.02)
     build, y = Kept(), TRUTH + noise * np.random.default_rng(3).standard_normal(N)
     fit = fitted(y, build=build, inducing=40, fit_rows=N)
@@ -261,7 +261,7 @@ def test_a_constant_weight_is_gpytorchs_sgpr():
 
 
 @pytest.mark.parametrize("residual", [0.0, 1.0], ids=["all on the mean", "most on the mean"])
-def test_where_most_rows_lie_on_the_mean_the_threshold_is_that_of_the_rule(residual):
+def test_threshold_follows_the_rule_if_most_rows_lie_on_the_mean(residual):
     y = np.zeros(N)
     y[5] = residual
     build = Kept(InverseMultiquadric(), mean="zero")
@@ -283,7 +283,7 @@ def in_one_piece(request):
 
 
 @pytest.mark.parametrize("rows", [1, 37, 259])
-def test_any_pieces_give_the_same_answer(in_one_piece, rows):
+def test_the_result_does_not_depend_on_the_chunks(in_one_piece, rows):
     whole, options = in_one_piece
     pieces = fitted(rows=rows, engine=Threads(2) if rows == 37 else Serial(), **options)
     np.testing.assert_array_equal(pieces.process.support, whole.process.support)
@@ -293,7 +293,7 @@ def test_any_pieces_give_the_same_answer(in_one_piece, rows):
 
 
 @pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
-def test_a_sample_depends_on_the_seed_and_not_on_the_pieces(precision):
+def test_the_sample_depends_on_the_seed_and_not_on_the_chunks(precision):
     few, some, rows = draw(chunks_of(X, Y, precision), Serial(), (20, 90), seed=3)
     assert rows == N if precision is None else rows == int((PRECISION > 0).sum())
     for size in (1, 13, 300):
@@ -412,7 +412,7 @@ def test_priors_of_the_noise_count_in_polishing():
     assert float(after.noise) == pytest.approx(0.3, rel=0.01)
 
 
-def test_polishing_follows_the_papers_objective_for_weights_around_the_prior_mean():
+def test_polishing_uses_the_papers_objective_for_given_weights():
     first, second = Kept(InverseMultiquadric()), Kept(InverseMultiquadric())
     before = fitted(build=first, learned=False, inducing=40)
     after = fitted(build=second, learned=False, inducing=40, polish=15)
@@ -426,7 +426,7 @@ def test_polishing_follows_the_papers_objective_for_weights_around_the_prior_mea
     assert values[1] > values[0]
 
 
-def test_the_row_in_an_error_is_counted_among_all():
+def test_errors_number_the_row_among_all_rows():
     class Broken(Kept):
         def __call__(self, X, y, precision):
             model = super().__call__(X, y, precision)
@@ -440,7 +440,7 @@ def test_the_row_in_an_error_is_counted_among_all():
     assert caught.value.row == int(numbers[distance.argmax()])
 
 
-def test_the_row_in_an_error_of_polishing_is_counted_among_all(monkeypatch):
+def test_errors_of_polishing_number_the_row_among_all_rows(monkeypatch):
     def fails(model, objective, **options):
         if isinstance(model, SparseRCGP):
             raise FitError("no way", row=17)
@@ -453,7 +453,7 @@ def test_the_row_in_an_error_of_polishing_is_counted_among_all(monkeypatch):
     assert caught.value.row == int(np.flatnonzero(PRECISION)[17]) != 17
 
 
-def test_how_right_the_intervals_are_does_not_depend_on_outliers(well_fitted):
+def test_calibration_of_intervals_does_not_depend_on_outliers(well_fitted):
     rest, fit = np.setdiff1d(np.arange(N), OUTLIERS), well_fitted
     found = fit.diagnose(next(iter(chunks_of(X, Y))))
     score = np.abs((Y - found.mean.numpy()) / (found.variance + found.row_noise).sqrt().numpy())
@@ -476,7 +476,7 @@ def test_the_unseen_share_is_that_of_a_dense_model():
     assert fit.unseen > 0.1
 
 
-def test_more_inducing_points_than_there_is_memory_for_are_refused(monkeypatch):
+def test_inducing_points_beyond_free_memory_raise(monkeypatch):
     monkeypatch.setattr(resources, "available_memory", lambda: 10_000)
     with pytest.raises(MemoryError, match=r"15 inducing points need about 0.0 GB of memory, and 0.0 are free"):
         fitted()
@@ -484,7 +484,7 @@ def test_more_inducing_points_than_there_is_memory_for_are_refused(monkeypatch):
     assert len(fitted(max_iterations=3).process.support) == M
 
 
-def test_rows_of_no_weight_at_all_are_an_error():
+def test_only_rows_of_zero_weight_raise():
     with pytest.raises(ValueError, match="sample_weight is zero in every row"):
         fitted(precision=np.zeros(N))
 

@@ -58,7 +58,7 @@ def test_progress_is_shown_by_step(capsys):
     assert lines[4] == "all rows: 120 of 120 rows"
 
 
-def test_nothing_is_shown_unless_asked_for(capsys):
+def test_nothing_is_shown_by_default(capsys):
     stages = Stages(False)
     engine = Serial()
     assert stages.watched(engine) is engine

@@ -45,7 +45,7 @@ def test_an_experiment_is_run_once_and_rendered_again(tmp_path, capsys):
         (["table1", "--redo", "gp"], "there are no records of 'gp' to redo in"),
     ],
 )
-def test_what_cannot_be_reproduced_is_one_sentence(arguments, message, tmp_path, capsys):
+def test_errors_are_one_sentence(arguments, message, tmp_path, capsys):
     assert run(["reproduce", *arguments, "--output", str(tmp_path)]) == 2
     err = capsys.readouterr().err
     assert message in err
@@ -351,7 +351,7 @@ def _unfit(*arguments):
 
 
 @pytest.mark.slow
-def test_whatever_fails_the_others_are_run_and_rendered_and_the_failures_come_last(tmp_path, monkeypatch, capsys):
+def test_other_experiments_run_after_failures_which_are_listed_last(tmp_path, monkeypatch, capsys):
     """A run that raises, an experiment that another process holds, and one whose rendering fails."""
     names = ("figure_outliers", "figure_prior_mean", "figure_varying_c", "figure_weights")
     chosen = {name: EXPERIMENTS[name] for name in names}
@@ -395,7 +395,7 @@ def reproduced(name, folder, methods, redo=None, splits=2):
 
 
 @pytest.mark.slow
-def test_only_the_methods_asked_for_are_run_and_all_records_are_shown(tmp_path, monkeypatch):
+def test_only_given_methods_are_run_and_all_records_are_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "EXPERIMENTS", {"table1": replace(TABLE_1, configs=some_of_table_1)})
     file = RecordFile(tmp_path / "table1.jsonl")
     reproduced("table1", tmp_path, ["winsorized"], splits=1)
@@ -415,7 +415,7 @@ def test_only_the_methods_asked_for_are_run_and_all_records_are_shown(tmp_path, 
         ("figure_weights", ["gp"], "the runs of figure_weights are not of single methods: leave --methods out"),
     ],
 )
-def test_methods_that_an_experiment_does_not_have_are_refused(name, methods, message, tmp_path):
+def test_methods_that_an_experiment_does_not_have_raise(name, methods, message, tmp_path):
     with pytest.raises(ValueError, match=re.escape(message)):
         reproduced(name, tmp_path / "out", methods)
     assert not (tmp_path / "out").exists()

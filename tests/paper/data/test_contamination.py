@@ -42,7 +42,7 @@ class TestEvery:
         assert np.array_equal(result.y[~result.mask], y[~result.mask])
         assert (result.y != y)[result.mask].all()
 
-    def test_the_share_of_altered_rows_is_the_one_asked_for(self, contamination, data):
+    def test_the_share_of_altered_rows_is_the_given_one(self, contamination, data):
         assert contamination(*data, np.random.default_rng(1)).mask.sum() == (0 if contamination == Clean() else N // 10)
         if contamination != Clean():
             more = dataclasses.replace(contamination, share=0.25)
@@ -234,12 +234,12 @@ def test_arguments_out_of_range_are_named(make, message):
         (np.zeros((3, 1)), np.array([0, 0, np.inf]), "y must be finite: it is not in row 2"),
     ],
 )
-def test_data_that_cannot_be_contaminated_are_refused(X, y, message):
+def test_data_that_cannot_be_contaminated_raise(X, y, message):
     with pytest.raises(ValueError, match=message):
         Uniform()(X, y, np.random.default_rng(0))
 
 
-def test_a_seed_in_place_of_a_generator_is_refused():
+def test_a_seed_in_place_of_a_generator_raises():
     with pytest.raises(TypeError, match=r"rng must be a numpy\.random\.Generator, got int"):
         Uniform()(np.zeros((3, 1)), np.zeros(3), 0)
 

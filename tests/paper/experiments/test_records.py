@@ -28,7 +28,7 @@ def file(tmp_path):
     return file
 
 
-def test_records_come_back_as_they_were(file):
+def test_records_are_restored_as_they_were(file):
     assert list(file) == [make_record(index) for index in range(3)]
     assert file.read()[1] == []
     assert len(file.path.read_text().splitlines()) == 3
