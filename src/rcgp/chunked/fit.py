@@ -98,7 +98,7 @@ class ChunkedFit:
         rows: number of rows of positive weight.
         fitted_rows: number of rows that the hyperparameters were fitted to.
         doubts: why the noise law may be wrong, a sentence each, judged on at most 20 000 rows.
-        trusted_spread: robust standard deviation of the standardised leave-one-out residuals of those rows that keep
+        trusted_spread: robust standard deviation of the standardised leave-one-out residuals of the rows that keep
             more than half of their weight: above 1 if intervals are too narrow, below 1 if they are too wide.
         unseen: median share of an observation's variance that is prior variance unseen by the inducing points.
         seconds: duration of each step.
@@ -213,7 +213,7 @@ def fit_chunks(
 
 
 def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> tuple[tuple[str, ...], float, float]:
-    """Doubts about the noise law, spread of trusted residuals and share of unseen variance, from these rows."""
+    """Doubts about the noise law, spread of residuals of inliers and share of unseen variance, from some rows."""
     found = diagnose(some.chunk)
     deviation, core = some.y - found.mean, (found.variance + found.row_noise).sqrt()
     kept = found.weights.square() * diagnose.view.local(some.X) > 0.5
