@@ -107,29 +107,17 @@ class SparsePosterior:
     def mean(self, K_star: Tensor) -> Tensor:
         """Posterior mean at q points, relative to the prior mean: ``... x q``. Cost O(mq).
 
-        Args:
-            K_star: ``... x q x m`` kernel between the points and the inducing points.
+        Here and below ``K_star`` is the ``... x q x m`` kernel between the points and the inducing points.
         """
         return K_star @ self.alpha
 
     def variance(self, K_star: Tensor, prior_variance: Tensor) -> Tensor:
-        """Posterior variance at q points, ``... x q``, at least zero. Cost 2m²q.
-
-        Args:
-            K_star: ``... x q x m`` kernel between the points and the inducing points.
-            prior_variance: ``... x q`` kernel of each point with itself.
-        """
+        """Posterior variance at q points, ``... x q``, given their prior variance; at least zero. Cost 2m²q."""
         V, W = self._whitened(K_star)
         return (prior_variance - V.square().sum(dim=-2)).clamp_min(0.0) + W.square().sum(dim=-2)
 
     def covariance(self, K_star: Tensor, K_other: Tensor, prior_covariance: Tensor) -> Tensor:
-        """Posterior covariance between q and p points, ``... x q x p``. Cost 2m²(q + p) + 2mqp.
-
-        Args:
-            K_star: ``... x q x m`` kernel between the first points and the inducing points.
-            K_other: ``... x p x m`` kernel between the second points and the inducing points.
-            prior_covariance: ``... x q x p`` kernel between the two.
-        """
+        """Posterior covariance ``... x q x p`` of q and p points, given the prior one. Cost 2m²(q + p) + 2mqp."""
         V, W = self._whitened(K_star)
         V_other, W_other = (V, W) if K_other is K_star else self._whitened(K_other)
         return prior_covariance - V.mT @ V_other + W.mT @ W_other

@@ -51,7 +51,11 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
 
     def row_spread(self) -> Tensor:
         """:meth:`spreads` for the output of each row, ``n``, or a scalar for one output."""
-        return self.spreads()
+        return self.for_inputs(self.spreads(), self.train_X)
+
+    def for_inputs(self, values: Tensor, x: Tensor) -> Tensor:
+        """Values of the outputs, in the shape of σ², for the outputs of ``... x q x d`` inputs."""
+        return values
 
     def _noise_shape(self) -> tuple[int, ...]:
         return ()
@@ -96,7 +100,8 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
 
     def row_noise(self) -> Tensor:
         """Noise variance σ²/p of each training row, ``n``, or a scalar without sample weights p; differentiable."""
-        return self.noise if self.sample_weight is None else self.noise / self.sample_weight
+        noise = self.for_inputs(self.noise, self.train_X)
+        return noise if self.sample_weight is None else noise / self.sample_weight
 
     def weights(self) -> Tensor:
         """Weight w̃ of each training row, ``n``: 1 counts in full, near 0 is an outlier.
@@ -132,7 +137,7 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
 
     def noise_scale(self, x: Tensor) -> Tensor:
         """σ² h(x), the squared scale of the noise law at ``... x q x d`` inputs: ``... x q``."""
-        return self.noise.detach() * self.local_factor(x)
+        return self.for_inputs(self.noise.detach(), x) * self.local_factor(x)
 
     def weight_by_law(self, laws: Sequence[NoiseLaw], cavity: LeaveOneOut, h: Tensor) -> WeightFunction:
         """The weight function of learned noise laws, one for each output.
@@ -160,7 +165,8 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
 
     def inlier_noise(self, x: Tensor) -> Tensor:
         """Noise variance of an inlier at ``... x q x d`` inputs, by the noise law: ``... x q``."""
-        return self.noise_law.variance * self.noise_scale(x)
+        variances = self.noise.new_tensor([law.variance for law in self.noise_laws]).reshape(self._noise_shape())
+        return self.for_inputs(variances, x) * self.noise_scale(x)
 
     def outlier_probability(self) -> Tensor:
         """Probability that each training row is an outlier, or has noise of the law's widest scale, ``n``.

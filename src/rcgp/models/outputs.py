@@ -200,19 +200,9 @@ class MultiOutputRCGP(RCGP):
         """The weight function of each output."""
         return self.weight.outputs if isinstance(self.weight, ByOutput) else (self.weight,) * self.outputs
 
-    def row_noise(self) -> Tensor:
-        """Noise variance σ_t²/p of each training row, ``N``; differentiable."""
-        noise = self.noise[self.train_X[:, -1].long()]
-        return noise if self.sample_weight is None else noise / self.sample_weight
-
-    def noise_scale(self, x: Tensor) -> Tensor:
-        """σ_t² h(x), the squared scale of the noise law at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
-        return self.noise.detach()[x[..., -1].long()] * self.local_factor(x)
-
-    def inlier_noise(self, x: Tensor) -> Tensor:
-        """Noise variance of an inlier at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
-        variances = self.noise.new_tensor([law.variance for law in self.noise_laws])
-        return variances[x[..., -1].long()] * self.noise_scale(x)
+    def for_inputs(self, values: Tensor, x: Tensor) -> Tensor:
+        """Values of the outputs, ``T``, for the outputs t of ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
+        return values[x[..., -1].long()]
 
     def weight_by_law(self, laws: Sequence[NoiseLaw], cavity: LeaveOneOut, h: Tensor) -> WeightFunction:
         """The weight function of learned noise laws, one for each output: see :meth:`RCGP.weight_by_law`."""
@@ -276,10 +266,6 @@ class MultiOutputRCGP(RCGP):
             return super().parameter_scales()
         spread = self.spreads().unsqueeze(-1)
         return {factor: spread.expand_as(factor).to(factor) for factor in self.kernel.factors()}
-
-    def row_spread(self) -> Tensor:
-        """Robust standard deviation of the residuals of the output of each row, ``N``."""
-        return self.spreads()[self.train_X[:, -1].long()]
 
     def _noise_shape(self) -> tuple[int, ...]:
         return (self.outputs,)

@@ -124,55 +124,44 @@ class PosteriorNormal(gpytorch.distributions.MultivariateNormal):  # type: ignor
     """
 
     @property
-    def variance(self) -> Tensor:
-        diagonal: Tensor = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
-        return diagonal.expand(self._batch_shape + self._event_shape)
-
-    @cached_property
-    def _unbroadcasted_scale_tril(self) -> Tensor:
-        return cholesky(self.covariance_matrix)
-
-    def rsample(self, sample_shape: torch.Size = _NO_SHAPE, base_samples: Tensor | None = None) -> Tensor:
-        """Joint samples, ``sample_shape x ... x q``, from standard normal ``base_samples`` if given."""
-        shape = torch.Size(sample_shape) + self._batch_shape + self._event_shape
-        if base_samples is None:
-            base_samples = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        L = self._unbroadcasted_scale_tril
-        samples: Tensor = self.loc + (L @ base_samples.reshape(shape).unsqueeze(-1)).squeeze(-1)
-        return samples
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of joint values ``... x q``. Cost O(q³)."""
-        density: Tensor = torch.distributions.MultivariateNormal.log_prob(self, value)  # type: ignore[no-untyped-call]
-        return density
-
-
-class MultiOutputNormal(gpytorch.distributions.MultitaskMultivariateNormal):  # type: ignore[misc]
-    """GPyTorch's normal distribution of T outputs at q points, changed as in :class:`PosteriorNormal`."""
+    def _value_shape(self) -> torch.Size:
+        """Shape of the mean: ``... x q``."""
+        shape: torch.Size = self._batch_shape + self._event_shape
+        return shape
 
     @property
     def variance(self) -> Tensor:
         diagonal: Tensor = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
-        return diagonal.reshape(self._output_shape)
+        return diagonal.expand(self._batch_shape + diagonal.shape[-1:]).reshape(self._value_shape)
 
     @cached_property
     def _unbroadcasted_scale_tril(self) -> Tensor:
         return cholesky(self.covariance_matrix)
 
     def rsample(self, sample_shape: torch.Size = _NO_SHAPE, base_samples: Tensor | None = None) -> Tensor:
-        """Joint samples, ``sample_shape x ... x q x T``, from standard normal ``base_samples`` if given."""
-        shape = torch.Size(sample_shape) + self._output_shape
+        """Joint samples, ``sample_shape x ...``, from standard normal ``base_samples`` if given. Cost O(q³)."""
+        shape = torch.Size(sample_shape) + self._value_shape
         if base_samples is None:
             base_samples = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        moved = self._unbroadcasted_scale_tril @ base_samples.reshape(*shape[:-2], -1, 1)
-        samples: Tensor = self.loc + moved.squeeze(-1)
+        flat = base_samples.reshape(*sample_shape, *self._batch_shape, -1, 1)
+        samples: Tensor = self.loc + (self._unbroadcasted_scale_tril @ flat).squeeze(-1)
         return samples.reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of joint values ``... x q x T``. Cost O((qT)³)."""
-        flat = value.reshape(*value.shape[:-2], -1)
+        """Log density of joint values ``...``. Cost O(q³)."""
+        flat = value.flatten(len(self._batch_shape) - len(self._value_shape))
         density: Tensor = torch.distributions.MultivariateNormal.log_prob(self, flat)  # type: ignore[no-untyped-call]
         return density
+
+
+class MultiOutputNormal(PosteriorNormal, gpytorch.distributions.MultitaskMultivariateNormal):  # type: ignore[misc]
+    """GPyTorch's normal distribution of T outputs at q points, changed as :class:`PosteriorNormal`."""
+
+    @property
+    def _value_shape(self) -> torch.Size:
+        """Shape of the mean: ``... x q x T``."""
+        shape: torch.Size = self._output_shape
+        return shape
 
 
 def plain_attributes(module: torch.nn.Module) -> list[str]:

@@ -1,7 +1,8 @@
 """ST-RCGP's rule (Laplante et al., 2025, arXiv 2502.02450): weights centred on the predictions of a Kalman filter.
 
-Rows are processed in the order of time. With the prediction N(f, v) of the function from the rows before, the weight of
-a residual e is an inverse multiquadric around f, whose threshold is the predicted standard deviation of the observation:
+Rows are processed in the order of time. With the prediction N(f, v) of the function from the rows before, the weight
+of a residual e is an inverse multiquadric around f, with the predicted standard deviation of the observation as
+threshold:
 
     w̃² = 1 / (1 + (e − f)²/c²),        c² = v + σ²,        ∂_y log w̃² = −2 (e − f) / (c² + (e − f)²),
 
