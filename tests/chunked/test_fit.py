@@ -54,12 +54,12 @@ def fitted(y=Y, precision=None, rows=None, engine=None, **options):
 
 @pytest.fixture(scope="module")
 def plain():
-    """The fit of all rows by the defaults."""
+    """The fit of all rows with default options."""
     return fitted()
 
 
 def sparse_model(sample, fit, X, y, precision=None):
-    """The sparse model of rows in memory, with the hyperparameters of a fit."""
+    """The sparse model of rows in memory at the hyperparameters of a fit."""
     return SparseRCGP(
         X,
         y,
@@ -73,7 +73,7 @@ def sparse_model(sample, fit, X, y, precision=None):
 
 
 class Fixed(WeightFunction):
-    """Weights and slopes that are known."""
+    """Given weights and slopes."""
 
     def __init__(self, weight, slope):
         super().__init__()
@@ -134,7 +134,7 @@ def test_the_passes_are_the_expectation_steps_of_a_dense_model(precision, monkey
     np.testing.assert_allclose(diagnosis.probability[used], probability, rtol=1e-7, atol=1e-10)
     np.testing.assert_allclose(fit.noise_law.shares, law.shares, rtol=1e-7)
     assert fit.rows == int(used.sum())
-    if precision is not None:  # rows that do not count are predicted by those that do
+    if precision is not None:  # rows of zero weight are predicted from all other rows
         left_out = torch.tensor(X)[~used]
         np.testing.assert_allclose(diagnosis.mean[~used], fit.predictor.mean(left_out), rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(diagnosis.std[~used], fit.predictor.noisy_std(left_out), rtol=1e-9)
@@ -275,7 +275,7 @@ def test_threshold_follows_the_rule_if_most_rows_lie_on_the_mean(residual):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["learned", "given"])
 def in_one_piece(request):
-    """A fit to rows in one piece, and its options: pieces are told apart by a search of any length."""
+    """A fit to rows in one chunk, and its options; a search of any length shows a difference between chunks."""
     options = {"precision": PRECISION, "max_iterations": 10}
     if not request.param:
         options |= {"build": Kept(InverseMultiquadric()), "learned": False}
@@ -330,7 +330,7 @@ def test_tasks_and_results_can_be_pickled(plain):
 
 @pytest.fixture(scope="module")
 def well_fitted():
-    """With rows and points enough for the function."""
+    """A fit with enough rows and points for the function."""
     return fitted(fit_rows=120, inducing=60)
 
 
@@ -362,7 +362,7 @@ def test_the_influence_of_an_observation_is_bounded(plain, inside):
 
 
 def test_a_row_of_the_sample_is_not_predicted_from_itself(plain):
-    """An isolated outlier in the sample, where no other row says anything against it but the noise."""
+    """An isolated outlier in the sample, far from all other rows."""
     numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers.tolist()
     rows = [row for row in OUTLIERS if row in numbers]
     assert rows

@@ -26,7 +26,7 @@ def blocks(da, table):
 
 
 def slow(task, folder=None, seconds=0.1):
-    """The task, which takes its time and leaves a file in the folder when it begins."""
+    """The task, slowed down, which writes a file to the folder when it begins."""
 
     def slowly(chunk):
         import time
@@ -176,7 +176,7 @@ def test_the_first_of_several_bad_blocks_is_named(client, blocks, sums, da, tabl
     X, y = table[0].copy(), table[1].copy()
     X[[340, 820], 1], y[[240, 930]] = np.nan, np.nan
 
-    def late(block, block_info=None):  # so that the others are found first
+    def late(block, block_info=None):  # so that later blocks fail first
         import time
 
         time.sleep(0.5 if block_info[0]["chunk-location"] == (2,) else 0.0)
@@ -300,8 +300,8 @@ def test_a_cluster_without_workers_raises_in_time(blocks, sums, tmp_path, moment
             lost.append(time.monotonic())
 
         kill() if moment == "before" else when_begun(tmp_path, kill)
-        told = rf"^the Dask cluster has lost all its workers: .* none for {patience} seconds"
-        with pytest.raises(RuntimeError, match=told):
+        message = rf"^the Dask cluster has lost all its workers: .* none for {patience} seconds"
+        with pytest.raises(RuntimeError, match=message):
             engine.reduce(slow(sums, tmp_path, seconds=1.0), chunks)
         assert time.monotonic() - lost[0] < patience + 4
 

@@ -207,7 +207,7 @@ def test_the_bound_is_a_lower_bound(left):
         bounds.append(bound_of(K, e, noise, rows_with(share, e, left)))
     assert max(bounds) <= truth
     share = torch.zeros(4, 5, dtype=torch.float64)
-    share[[0, 1, 2, 3], [0, 4, 0, 0]] = 1.0  # the second row is an outlier, the others are of scale one
+    share[[0, 1, 2, 3], [0, 4, 0, 0]] = 1.0  # the second row is an outlier, all other rows have scale one
     found = bound_of(K, e, noise, rows_with(share, e, left))
     assert truth - 2.0 < found <= truth
     density = scipy.stats.cauchy(

@@ -282,7 +282,7 @@ def test_constants_of_sums():
     for mean, value in expected.items():
         model = AverageRCGP(A, P, y, mean=mean)
         torch.testing.assert_close(model.mean(model.train_X), value * A.sum(dim=-1))
-    differences = AverageRCGP(A[2:3], P, y[2:3], mean="median")  # says nothing of a constant
+    differences = AverageRCGP(A[2:3], P, y[2:3], mean="median")  # a constant cancels
     assert differences.mean(differences.train_X).tolist() == [0.0]
 
 

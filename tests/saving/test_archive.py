@@ -52,7 +52,7 @@ def whole(saved):
 
 def check_content(path, description, expected):
     read, found = read_archive(path)
-    assert json.dumps(read) == json.dumps(description)  # 1 and 1.0 and True are told apart
+    assert json.dumps(read) == json.dumps(description)  # 1, 1.0 and True differ
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
@@ -224,8 +224,8 @@ def test_an_older_format_names_the_version_that_reads_it(saved):
         metadata.update(format_version="1", rcgp_version="0.0.9")
         signed(metadata, content)
 
-    told = r"model.rcgp' was written by rcgp 0.0.9 in format 1, .* read it with rcgp 0.1.0, or fit the model again"
-    with pytest.raises(SavedModelError, match=told):
+    message = r"model.rcgp' was written by rcgp 0.0.9 in format 1, .* read it with rcgp 0.1.0, or fit the model again"
+    with pytest.raises(SavedModelError, match=message):
         read_archive(rewritten(saved, change))
 
 

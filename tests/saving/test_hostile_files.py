@@ -1,4 +1,4 @@
-"""A stranger's file may carry a correct checksum: whatever it says, it is refused or it is one of the known classes."""
+"""A stranger's file may carry a correct checksum: any content raises or gives one of the known classes."""
 
 from __future__ import annotations
 

@@ -74,9 +74,9 @@ def test_starts_without_a_bound_are_skipped(cls, monkeypatch):
 
 @each
 def test_progress_counts_all_searches_and_never_falls(cls):
-    told = []
-    report = cls(*map(torch.tensor, make_data(25))).fit(progress=lambda count, best: told.append((count, best)))
-    counts, values = zip(*told, strict=True)
+    reports = []
+    report = cls(*map(torch.tensor, make_data(25))).fit(progress=lambda count, best: reports.append((count, best)))
+    counts, values = zip(*reports, strict=True)
     assert all(np.diff(counts) > 0)
     assert all(np.diff(values) >= -1e-9)
     assert counts[-1] <= report.evaluations
@@ -87,16 +87,16 @@ def test_progress_counts_all_searches_and_never_falls(cls):
 @pytest.mark.parametrize("when", [3, 12, 20])
 def test_an_interrupt_leaves_the_best_of_all_searches(cls, when):
     model = cls(*map(torch.tensor, make_data(20)))
-    told = []
+    reports = []
 
     def interrupt(count, best):
-        told.append(best)
-        if len(told) == when:
+        reports.append(best)
+        if len(reports) == when:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         model.fit(progress=interrupt)
-    assert model.elbo().item() == pytest.approx(max(told), abs=1e-6)
+    assert model.elbo().item() == pytest.approx(max(reports), abs=1e-6)
 
 
 @each

@@ -65,19 +65,19 @@ def figures(robustness, records):
 @pytest.mark.slow
 def test_a_second_run_makes_nothing_and_the_page_names_the_bars(robustness, tmp_path):
     optional("matplotlib")
-    path, told = tmp_path / "judge.jsonl", []
+    path, reports = tmp_path / "judge.jsonl", []
 
     def run():
-        told.clear()
+        reports.clear()
         kinds, methods = ("none", "two-sided 15 %"), ("clean", "learned")
-        return robustness.run(path, ["growing_noise"], kinds, 1, methods, lambda *counts: told.append(counts))
+        return robustness.run(path, ["growing_noise"], kinds, 1, methods, lambda *counts: reports.append(counts))
 
     assert run() == []
-    assert told[0] == (0, 3)  # the clean GP is the same for both kinds of errors
+    assert reports[0] == (0, 3)  # the clean GP is the same for both kinds of errors
     content = path.read_bytes()
     assert len(list(RecordFile(path))) == 3
     assert run() == []
-    assert told == [(3, 3)]
+    assert reports == [(3, 3)]
     assert path.read_bytes() == content
 
     page = tmp_path / "docs" / "benchmark.md"

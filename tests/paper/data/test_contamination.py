@@ -141,7 +141,7 @@ class TestFocused:
     def test_the_published_cluster_surrounds_the_medians_and_lies_lower(self, data):
         X, y = data
         result = Focused(published=True)(X, y, np.random.default_rng(0))
-        middle = np.argsort(X, axis=0)[N // 2]  # without ties, every sort says the same
+        middle = np.argsort(X, axis=0)[N // 2]  # without ties, every sort gives the same order
         for column in range(D):
             spread = 0.1 * D * np.median(np.abs(X[:, column] - np.median(X[:, column])))
             check_spread((result.X[result.mask, column] - X[middle[column], column]) / spread, -0.5, 0.5)

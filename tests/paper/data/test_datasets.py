@@ -149,25 +149,25 @@ def test_an_unknown_name_raises_with_the_known_ones():
 
 
 class TestOpenML:
-    """What OpenML sends is taken only if it is what the file holds."""
+    """Data of OpenML are used only if they equal the file."""
 
     @pytest.fixture
     def serve(self, monkeypatch):
-        """Makes fetch_openml answer with these columns, and keeps what it was asked."""
+        """Makes fetch_openml return these columns, and keeps its arguments."""
 
         def serve(columns, categories=None):
             def fetch_openml(**arguments):
-                asked.update(arguments)
+                requested.update(arguments)
                 return {
                     "data": np.column_stack(list(columns.values())),
                     "feature_names": list(columns),
                     "categories": categories or {},
                 }
 
-            asked = {}
+            requested = {}
             monkeypatch.delenv("RCGP_DATA_HOME", raising=False)
             monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch_openml)
-            return asked
+            return requested
 
         return serve
 
@@ -178,9 +178,9 @@ class TestOpenML:
         return {"MEDV": data.y, **{name: data.X[:, column] for column, name in enumerate(data.feature_names)}}
 
     def test_the_same_numbers_make_the_same_data_set(self, serve, boston, data_home):
-        asked = serve(boston)
+        requested = serve(boston)
         fetched, read = load("boston"), load("boston", home=data_home)
-        assert asked["data_id"] == 531
+        assert requested["data_id"] == 531
         assert np.array_equal(fetched.X, read.X)
         assert np.array_equal(fetched.y, read.y)
         assert fetched.feature_names == read.feature_names

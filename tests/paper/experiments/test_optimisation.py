@@ -109,11 +109,11 @@ def test_the_papers_threshold_is_that_of_the_function(monkeypatch):
     optional("botorch")
     from rcgp_paper.experiments import trials
 
-    asked = []
-    monkeypatch.setattr(trials, "fit_rcgp_as_in_paper", lambda c: asked.append(c) or trials.fit_gp)
+    thresholds = []
+    monkeypatch.setattr(trials, "fit_rcgp_as_in_paper", lambda c: thresholds.append(c) or trials.fit_gp)
     run(method="rcgp_paper", steps=1)
     run(method="rcgp_paper", steps=1, function="camel")
-    assert asked == [2.0, 1.0]
+    assert thresholds == [2.0, 1.0]
 
 
 def test_a_t_gp_continues_after_a_failed_fit_and_reports_it(monkeypatch):

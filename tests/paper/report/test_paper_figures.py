@@ -177,7 +177,7 @@ def test_every_figure_is_described_here():
 @pytest.mark.parametrize("name", PANELS)
 def test_every_panel_has_its_series_its_axes_and_a_legend(name, records_of):
     figure = DRAWINGS[name](records_of(name))
-    told = {text.get_text() for legend in legends_of(figure) for text in legend.get_texts()}
+    labelled = {text.get_text() for legend in legends_of(figure) for text in legend.get_texts()}
     assert len(figure.axes) == len(PANELS[name])
     for axis, (xlabel, ylabel, title, labels) in zip(figure.axes, PANELS[name], strict=True):
         assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_title()) == (xlabel, ylabel, title)
@@ -186,7 +186,7 @@ def test_every_panel_has_its_series_its_axes_and_a_legend(name, records_of):
         # In the range of Figure 4 there may be a single outlier; the others are arrows.
         fewest = {label: 1 if (name, label) == ("figure_varying_c", "outlier") else 2 for label in labels}
         assert all(len(data) >= fewest[label] and np.isfinite(data).all() for label, data in series.items())
-        assert told >= set(labels)
+        assert labelled >= set(labels)
 
 
 @pytest.mark.parametrize("name", PANELS)
