@@ -151,7 +151,7 @@ def test_local_noise_affects_weights_and_predictions():
     np.testing.assert_allclose(diagnosis.std, std, rtol=1e-7)
     found = fit.predictor.noise_std(torch.tensor(X))
     assert float(found[X[:, 0] > 1].mean()) > 1.4 * float(found[X[:, 0] < -1].mean())
-    assert fitted(y, inducing=40, fit_rows=N, local_noise=False).diagnose.view.local_noise is None
+    assert fitted(y, inducing=40, fit_rows=N, local_noise=False).diagnose.prior.local_noise is None
 
 
 def test_clean_rows_have_normal_noise_and_full_weight():

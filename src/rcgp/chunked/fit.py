@@ -48,8 +48,8 @@ class Predictor:
     @property
     def process(self) -> PosteriorProcess:
         """The posterior of f."""
-        view = self.diagnose.view
-        return PosteriorProcess(view.prior_mean, view.kernel, view.Z, self.diagnose.posterior)
+        prior = self.diagnose.prior
+        return PosteriorProcess(prior.prior_mean, prior.kernel, prior.Z, self.diagnose.posterior)
 
     def mean(self, x: Tensor) -> Tensor:
         """Mean at ``q x d`` inputs: ``q``. Cost O(mq)."""
@@ -65,7 +65,7 @@ class Predictor:
 
     def noise_scale(self, x: Tensor) -> Tensor:
         """σ² h(x), the squared scale of the noise law: ``q``."""
-        return self.diagnose.noise.variance * self.diagnose.view.local(x)
+        return self.diagnose.noise.variance * self.diagnose.prior.local(x)
 
     def noise_variance(self, x: Tensor) -> Tensor:
         """Variance of the noise of inliers: ``q``."""
@@ -216,7 +216,7 @@ def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> tuple[tuple[str, 
     """Doubts about the noise law, spread of residuals of inliers and share of unseen variance, from some rows."""
     found = diagnose(some.chunk)
     deviation, core = some.y - found.mean, (found.variance + found.row_noise).sqrt()
-    kept = found.weights.square() * diagnose.view.local(some.X) > 0.5
+    kept = found.weights.square() * diagnose.prior.local(some.X) > 0.5
     scores = (deviation / core)[kept] if bool(kept.any()) else deviation / core
     if isinstance(diagnose.rule, ByLaw):
         law = diagnose.flags.law
