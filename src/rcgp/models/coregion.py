@@ -68,10 +68,11 @@ class CoregionKernel(OutputKernel):
         indices: the kernels of T numbers that hold B_q.
     """
 
+    kernels: Any
+    indices: Any
+
     def __init__(
-        self,
-        kernels: Sequence[gpytorch.kernels.Kernel],
-        indices: Sequence[gpytorch.kernels.IndexKernel],
+        self, kernels: Sequence[gpytorch.kernels.Kernel], indices: Sequence[gpytorch.kernels.IndexKernel]
     ) -> None:
         super().__init__()
         self.kernels, self.indices = torch.nn.ModuleList(kernels), torch.nn.ModuleList(indices)
@@ -95,7 +96,7 @@ class CoregionKernel(OutputKernel):
             constant: ``T``, whether an output has no variation.
         """
         values, vectors = torch.linalg.eigh(correlation)
-        for index in self._indices():
+        for index in self.indices:
             kept = slice(len(values) - index.covar_factor.shape[-1], None)  # largest eigenvalues
             W = vectors[:, kept] * ((1.0 - _OWN) * values[kept].clamp_min(0.0)).sqrt()
             W = torch.where(constant.unsqueeze(-1), 0.0, W)
@@ -108,22 +109,16 @@ class CoregionKernel(OutputKernel):
 
     def covariances(self) -> list[Tensor]:
         """B_q of each term, ``T x T``; differentiable."""
-        return [index._eval_covar_matrix() for index in self._indices()]
-
-    def _kernels(self) -> list[Any]:
-        return list(self.kernels)
-
-    def _indices(self) -> list[Any]:
-        return list(self.indices)
+        return [index._eval_covar_matrix() for index in self.indices]
 
     def factors(self) -> list[torch.nn.Parameter]:
         """W_q of each term, ``T x r``, in the units of the outputs."""
-        return [index.covar_factor for index in self._indices()]
+        return [index.covar_factor for index in self.indices]
 
     @property
     def parts(self) -> list[gpytorch.kernels.Kernel]:
         """The kernels k_q, followed by the index kernels that hold B_q."""
-        return [*self._kernels(), *self._indices()]
+        return [*self.kernels, *self.indices]
 
     @property
     def output_variance(self) -> Tensor:
@@ -133,7 +128,7 @@ class CoregionKernel(OutputKernel):
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         (p1, t1), (p2, t2) = _parted(x1), _parted(x2)
         p2 = p1 if x1 is x2 or torch.equal(x1, x2) else p2
-        terms = zip(self._kernels(), self.covariances(), strict=True)
+        terms = zip(self.kernels, self.covariances(), strict=True)
         if diag:
             parts = [B[t1, t2] * kernel(p1, p2, diag=True) for kernel, B in terms]
         else:
@@ -146,7 +141,7 @@ class CoregionKernel(OutputKernel):
 
         Cost O(n²) kernel values and O(N²) products.
         """
-        terms = zip(self._kernels(), self.covariances(), strict=True)
+        terms = zip(self.kernels, self.covariances(), strict=True)
         first, *others = (_cells(kernel_matrix(kernel, points), row) * _cells(B, output) for kernel, B in terms)
         return sum(others, first)
 
