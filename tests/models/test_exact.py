@@ -455,14 +455,15 @@ def change_smoothness(model):
 
 
 class ScaledByHand(gpytorch.kernels.RBFKernel):
-    """A user's kernel whose state is in attributes: a dictionary, a private number and a tensor that is no buffer."""
+    """A user's kernel with state in attributes: a dictionary, a private number, an unregistered tensor, its mode."""
 
     def __init__(self):
         super().__init__()
         self.settings, self._factor, self.unit = {"scales": [1.0]}, 1.0, torch.ones(1, dtype=torch.float64)
 
     def forward(self, x1, x2, **params):
-        return super().forward(x1, x2, **params) * (self.settings["scales"][0] * self._factor * self.unit)
+        scale = self.settings["scales"][0] * self._factor * self.unit * (1.0 if self.training else 0.01)
+        return super().forward(x1, x2, **params) * scale
 
 
 def change_setting(kernel):
@@ -475,6 +476,10 @@ def change_private_number(kernel):
 
 def change_plain_tensor(kernel):
     kernel.unit.fill_(0.01)
+
+
+def change_mode(kernel):
+    kernel.eval()
 
 
 def change_own_kernel(change):
@@ -490,7 +495,7 @@ def change_own_kernel(change):
     "change",
     [
         *(change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function),
-        *map(change_own_kernel, (change_setting, change_private_number, change_plain_tensor)),
+        *map(change_own_kernel, (change_setting, change_private_number, change_plain_tensor, change_mode)),
     ],
 )
 def test_predictions_follow_changes_of_attributes_and_modules(change):

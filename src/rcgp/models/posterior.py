@@ -29,7 +29,7 @@ _CHUNK_ENTRIES = 2**22
 _NO_SHAPE = torch.Size()
 
 # Attributes of every module: registries of its parameters, buffers, parts, priors and hooks.
-_REGISTRIES = vars(gpytorch.Module()).keys()
+_REGISTRIES = vars(gpytorch.Module()).keys() - {"training"}
 
 
 @dataclass(frozen=True)
