@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from rcgp import RCGP
-from rcgp.core.loo import log_density
+from rcgp.core.exact import log_density
 from rcgp.training.objectives import leave_one_out
 
 DIMENSIONS = 5
@@ -91,7 +91,7 @@ def contenders(n: int) -> dict[str, Callable[[], None]]:
 
 
 def autograd_objective(model: RCGP) -> Tensor:
-    """The formula of rcgp.core.loo in its direct form, every step of it differentiated by autograd, the kernel too."""
+    """The formula of rcgp.core.exact in its direct form, differentiated by autograd, the kernel too."""
     e, noise = model.residual(), model.noise
     w, slope = model.weight(e, model.train_X, noise), model.weight.slope(e, model.train_X, noise)
     z, scale = e - noise * slope, w / noise.sqrt()

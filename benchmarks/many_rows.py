@@ -34,7 +34,7 @@ from torch import Tensor
 
 from loo_objective import resident_bytes
 from rcgp import SparseRCGP, SparseRCGPRegressor
-from rcgp.chunked.passes import Given, SumUp, View
+from rcgp.chunked.passes import ByWeight, SparsePrior, SumUp
 from rcgp.chunks import chunks_of, engine_for
 from rcgp.models.defaults import default_kernel
 from rcgp.models.means import build_mean
@@ -98,7 +98,7 @@ def sum_up(Z: Tensor) -> SumUp:
     mean = build_mean("zero", Z, Z[:, 0])
     L = Rows(kernel, Z, Z).L
     noise = torch.tensor(0.01, dtype=torch.float64)
-    return SumUp(View(mean, kernel.requires_grad_(False), Z, L), Given(Constant(), noise))
+    return SumUp(SparsePrior(mean, kernel.requires_grad_(False), Z, L), ByWeight(Constant(), noise))
 
 
 def pass_in_memory(n: int) -> tuple[float, float, int]:

@@ -43,7 +43,7 @@ class OwnWeight(WeightFunction):
         return 1.0 / (1.0 + (residual / self.width) ** 4)
 
 
-#: One of each, so that a new class without an entry fails ``test_every_weight_function_is_examined``.
+#: One of each, so that a new class without an entry fails ``test_every_weight_function_is_covered``.
 EXAMPLES = {
     "constant": lambda: Constant(),
     "heteroskedastic": lambda: Heteroskedastic(lambda x: 1.0 + x[..., 0] ** 2),
@@ -69,7 +69,7 @@ def points(n=12, dtype=torch.float64):
     return torch.linspace(-3, 3.3, n, dtype=dtype), torch.linspace(0, 1, n, dtype=dtype).unsqueeze(-1)
 
 
-def test_every_weight_function_is_examined():
+def test_every_weight_function_is_covered():
     public = {getattr(weights, name) for name in weights.__all__ if isinstance(getattr(weights, name), type)}
     examined = {type(make()) for make in EXAMPLES.values()} | {ByOutput}  # with several outputs, in test_outputs.py
     assert public - {WeightFunction, ThresholdWeight, NoiseLaw} <= examined
@@ -155,7 +155,7 @@ def test_heteroskedastic_rejects_bad_rates():
         Heteroskedastic(0.3)
 
 
-def test_one_sided_trusts_the_other_side():
+def test_one_sided_keeps_full_weight_on_the_other_side():
     e, x = points()
     base = InverseMultiquadric(c=0.8)
     for side, trusted in (("above", e < 0), ("below", e > 0)):
@@ -191,7 +191,7 @@ def test_ablations_drop_one_term_each():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_threshold_does_not_feel_how_far_an_outlier_lies(dtype):
+def test_threshold_does_not_depend_on_the_largest_residual(dtype):
     e = torch.linspace(-1, 1, 40, dtype=dtype)
     thresholds = set()
     for size in (1e2, 1e8, 1e16, 1e37 if dtype == torch.float32 else 1e300):
@@ -236,7 +236,7 @@ def test_threshold_without_spread_is_still_positive():
     assert (w[torch.arange(100) != 3] == 1).all()
 
 
-def test_thresholds_take_batches():
+def test_thresholds_support_batches():
     e = torch.randn(2, 3, 50, dtype=torch.float64)
     x, noise = torch.zeros(2, 3, 50, 1, dtype=torch.float64), torch.rand(2, 3, dtype=torch.float64)
     for weight in (InverseMultiquadric(), InverseMultiquadric(c=0.5), InverseMultiquadric().frozen(e)):
@@ -266,12 +266,12 @@ def test_trainable_threshold_starts_from_the_rule():
 @pytest.mark.parametrize(
     "arguments", [{"c": 0.0}, {"c": -1.0}, {"c": float("nan")}, {"c": "a"}, {"epsilon": 1.5}, {"epsilon": -0.1}]
 )
-def test_impossible_thresholds_are_rejected(arguments):
+def test_invalid_thresholds_raise(arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
         InverseMultiquadric(**arguments)
 
 
-def test_a_weight_that_defines_nothing_says_so():
+def test_weight_without_forward_raises():
     with pytest.raises(NotImplementedError, match="forward"):
         WeightFunction()(*points(), NOISE)
 

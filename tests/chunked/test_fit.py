@@ -54,12 +54,12 @@ def fitted(y=Y, precision=None, rows=None, engine=None, **options):
 
 @pytest.fixture(scope="module")
 def plain():
-    """The fit of all rows by the defaults."""
+    """The fit of all rows with default options."""
     return fitted()
 
 
 def sparse_model(sample, fit, X, y, precision=None):
-    """The sparse model of rows in memory, with the hyperparameters of a fit."""
+    """The sparse model of rows in memory at the hyperparameters of a fit."""
     return SparseRCGP(
         X,
         y,
@@ -73,7 +73,7 @@ def sparse_model(sample, fit, X, y, precision=None):
 
 
 class Fixed(WeightFunction):
-    """Weights and slopes that are known."""
+    """Given weights and slopes."""
 
     def __init__(self, weight, slope):
         super().__init__()
@@ -134,13 +134,13 @@ def test_the_passes_are_the_expectation_steps_of_a_dense_model(precision, monkey
     np.testing.assert_allclose(diagnosis.probability[used], probability, rtol=1e-7, atol=1e-10)
     np.testing.assert_allclose(fit.noise_law.shares, law.shares, rtol=1e-7)
     assert fit.rows == int(used.sum())
-    if precision is not None:  # rows that do not count are predicted by those that do
+    if precision is not None:  # rows of zero weight are predicted from all other rows
         left_out = torch.tensor(X)[~used]
         np.testing.assert_allclose(diagnosis.mean[~used], fit.predictor.mean(left_out), rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(diagnosis.std[~used], fit.predictor.noisy_std(left_out), rtol=1e-9)
 
 
-def test_local_noise_takes_part_in_weights_and_predictions():
+def test_local_noise_affects_weights_and_predictions():
     noise = np.where(X[:, 0] > 0, 0.5, 0.02)
     build, y = Kept(), TRUTH + noise * np.random.default_rng(3).standard_normal(N)
     fit = fitted(y, build=build, inducing=40, fit_rows=N)
@@ -151,7 +151,7 @@ def test_local_noise_takes_part_in_weights_and_predictions():
     np.testing.assert_allclose(diagnosis.std, std, rtol=1e-7)
     found = fit.predictor.noise_std(torch.tensor(X))
     assert float(found[X[:, 0] > 1].mean()) > 1.4 * float(found[X[:, 0] < -1].mean())
-    assert fitted(y, inducing=40, fit_rows=N, local_noise=False).diagnose.view.local_noise is None
+    assert fitted(y, inducing=40, fit_rows=N, local_noise=False).diagnose.prior.local_noise is None
 
 
 def test_clean_rows_have_normal_noise_and_full_weight():
@@ -261,7 +261,7 @@ def test_a_constant_weight_is_gpytorchs_sgpr():
 
 
 @pytest.mark.parametrize("residual", [0.0, 1.0], ids=["all on the mean", "most on the mean"])
-def test_where_most_rows_lie_on_the_mean_the_threshold_is_that_of_the_rule(residual):
+def test_threshold_follows_the_rule_if_most_rows_lie_on_the_mean(residual):
     y = np.zeros(N)
     y[5] = residual
     build = Kept(InverseMultiquadric(), mean="zero")
@@ -275,7 +275,7 @@ def test_where_most_rows_lie_on_the_mean_the_threshold_is_that_of_the_rule(resid
 
 @pytest.fixture(scope="module", params=[True, False], ids=["learned", "given"])
 def in_one_piece(request):
-    """A fit to rows in one piece, and its options: pieces are told apart by a search of any length."""
+    """A fit to rows in one chunk, and its options; a search of any length shows a difference between chunks."""
     options = {"precision": PRECISION, "max_iterations": 10}
     if not request.param:
         options |= {"build": Kept(InverseMultiquadric()), "learned": False}
@@ -283,7 +283,7 @@ def in_one_piece(request):
 
 
 @pytest.mark.parametrize("rows", [1, 37, 259])
-def test_any_pieces_give_the_same_answer(in_one_piece, rows):
+def test_the_result_does_not_depend_on_the_chunks(in_one_piece, rows):
     whole, options = in_one_piece
     pieces = fitted(rows=rows, engine=Threads(2) if rows == 37 else Serial(), **options)
     np.testing.assert_array_equal(pieces.process.support, whole.process.support)
@@ -293,7 +293,7 @@ def test_any_pieces_give_the_same_answer(in_one_piece, rows):
 
 
 @pytest.mark.parametrize("precision", [None, PRECISION], ids=["plain", "sample weights"])
-def test_a_sample_depends_on_the_seed_and_not_on_the_pieces(precision):
+def test_the_sample_depends_on_the_seed_and_not_on_the_chunks(precision):
     few, some, rows = draw(chunks_of(X, Y, precision), Serial(), (20, 90), seed=3)
     assert rows == N if precision is None else rows == int((PRECISION > 0).sum())
     for size in (1, 13, 300):
@@ -330,7 +330,7 @@ def test_tasks_and_results_can_be_pickled(plain):
 
 @pytest.fixture(scope="module")
 def well_fitted():
-    """With rows and points enough for the function."""
+    """A fit with enough rows and points for the function."""
     return fitted(fit_rows=120, inducing=60)
 
 
@@ -362,7 +362,7 @@ def test_the_influence_of_an_observation_is_bounded(plain, inside):
 
 
 def test_a_row_of_the_sample_is_not_predicted_from_itself(plain):
-    """An isolated outlier in the sample, where no other row says anything against it but the noise."""
+    """An isolated outlier in the sample, far from all other rows."""
     numbers = draw(chunks_of(X, Y), Serial(), (FEW, N), seed=0)[0].numbers.tolist()
     rows = [row for row in OUTLIERS if row in numbers]
     assert rows
@@ -412,7 +412,7 @@ def test_priors_of_the_noise_count_in_polishing():
     assert float(after.noise) == pytest.approx(0.3, rel=0.01)
 
 
-def test_polishing_follows_the_papers_objective_for_weights_around_the_prior_mean():
+def test_polishing_uses_the_papers_objective_for_given_weights():
     first, second = Kept(InverseMultiquadric()), Kept(InverseMultiquadric())
     before = fitted(build=first, learned=False, inducing=40)
     after = fitted(build=second, learned=False, inducing=40, polish=15)
@@ -426,7 +426,7 @@ def test_polishing_follows_the_papers_objective_for_weights_around_the_prior_mea
     assert values[1] > values[0]
 
 
-def test_the_row_in_an_error_is_counted_among_all():
+def test_errors_number_the_row_among_all_rows():
     class Broken(Kept):
         def __call__(self, X, y, precision):
             model = super().__call__(X, y, precision)
@@ -440,7 +440,7 @@ def test_the_row_in_an_error_is_counted_among_all():
     assert caught.value.row == int(numbers[distance.argmax()])
 
 
-def test_the_row_in_an_error_of_polishing_is_counted_among_all(monkeypatch):
+def test_errors_of_polishing_number_the_row_among_all_rows(monkeypatch):
     def fails(model, objective, **options):
         if isinstance(model, SparseRCGP):
             raise FitError("no way", row=17)
@@ -453,7 +453,7 @@ def test_the_row_in_an_error_of_polishing_is_counted_among_all(monkeypatch):
     assert caught.value.row == int(np.flatnonzero(PRECISION)[17]) != 17
 
 
-def test_how_right_the_intervals_are_does_not_depend_on_outliers(well_fitted):
+def test_calibration_of_intervals_does_not_depend_on_outliers(well_fitted):
     rest, fit = np.setdiff1d(np.arange(N), OUTLIERS), well_fitted
     found = fit.diagnose(next(iter(chunks_of(X, Y))))
     score = np.abs((Y - found.mean.numpy()) / (found.variance + found.row_noise).sqrt().numpy())
@@ -476,7 +476,7 @@ def test_the_unseen_share_is_that_of_a_dense_model():
     assert fit.unseen > 0.1
 
 
-def test_more_inducing_points_than_there_is_memory_for_are_refused(monkeypatch):
+def test_inducing_points_beyond_free_memory_raise(monkeypatch):
     monkeypatch.setattr(resources, "available_memory", lambda: 10_000)
     with pytest.raises(MemoryError, match=r"15 inducing points need about 0.0 GB of memory, and 0.0 are free"):
         fitted()
@@ -484,7 +484,7 @@ def test_more_inducing_points_than_there_is_memory_for_are_refused(monkeypatch):
     assert len(fitted(max_iterations=3).process.support) == M
 
 
-def test_rows_of_no_weight_at_all_are_an_error():
+def test_only_rows_of_zero_weight_raise():
     with pytest.raises(ValueError, match="sample_weight is zero in every row"):
         fitted(precision=np.zeros(N))
 

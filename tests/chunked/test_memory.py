@@ -24,7 +24,7 @@ def container(tmp_path, monkeypatch):
     return write
 
 
-def test_free_memory_is_that_of_the_machine_or_of_the_container_if_that_is_less(container):
+def test_free_memory_is_limited_by_the_container(container):
     assert resources.available_memory() == 8 * 10**9
     container("max", 10**9, 0)  # no limit
     assert resources.available_memory() == 8 * 10**9
@@ -36,7 +36,7 @@ def test_free_memory_is_that_of_the_machine_or_of_the_container_if_that_is_less(
     assert resources.available_memory() == 8 * 10**9
 
 
-def test_points_take_the_candidates_of_greedy_selection_or_their_own_matrices():
+def test_memory_of_points_is_that_of_candidates_or_matrices():
     assert resources.inducing_bytes(500, 10**6) == 8 * 500 * 20_000
     assert resources.inducing_bytes(500, 600) == 8 * 12 * 500**2
     assert resources.inducing_bytes(10**6, 10**7) == resources.inducing_bytes(20_000, 10**7) == 8 * 12 * 20_000**2
@@ -69,7 +69,7 @@ print(len(model.inducing_points_), held("VmHWM") - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_a_sparse_fit_holds_about_as_much_as_stated():
+def test_memory_of_a_sparse_fit_is_close_to_its_estimate():
     command = [sys.executable, "-W", "ignore", "-c", PEAK]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env={"OMP_NUM_THREADS": "1"})
     points, peak = map(int, re.findall(r"\d+", shown.stdout))

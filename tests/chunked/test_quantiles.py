@@ -23,7 +23,7 @@ def chunked(y, rows=7):
 
 
 @pytest.mark.parametrize("engine", [Serial(), Threads(2)], ids=["serial", "threads"])
-def test_quantiles_are_those_of_torch_whatever_the_pieces(engine):
+def test_quantiles_equal_torchs_for_any_chunks(engine):
     y = np.random.default_rng(0).standard_t(1.5, 400)
     shares = [0.0, 0.05, 0.5, 0.9, 0.95, 1.0]
     expected = torch.tensor(y).abs().quantile(torch.tensor(shares, dtype=torch.float64)).tolist()
@@ -37,6 +37,6 @@ def test_every_order_statistic_is_exact(y):
     assert order_statistics(Sizes(), chunked(y), Serial(), list(ranks)) == sorted(abs(value) for value in y)
 
 
-def test_numbers_that_differ_in_their_last_bit_are_not_the_same():
+def test_numbers_that_differ_in_the_last_bit_are_distinguished():
     y = [1.0, np.nextafter(1.0, 2.0), np.nextafter(1.0, 0.0), 5e-324, 0.0, 1e300]
     assert order_statistics(Sizes(), chunked(y, 2), Serial(), [3, 0, 5, 1]) == [1.0, 0.0, 1e300, 5e-324]

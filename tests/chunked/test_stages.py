@@ -13,8 +13,8 @@ Y = np.sin(2 * X[:, 0]) + 0.1 * random.standard_normal(120)
 STEPS = ["sample", "hyperparameters", "inducing points", "all rows"]
 
 
-class Told:
-    """Remembers what it is told."""
+class Recorder:
+    """Records the reports of progress."""
 
     def __init__(self):
         self.steps, self.evaluations = [], []
@@ -28,15 +28,15 @@ class Told:
 
 @pytest.mark.parametrize("engine", [Serial(), Threads(2)])
 def test_steps_and_passes_are_reported(engine):
-    told = Told()
-    fit_chunks(chunks_of(X, Y, rows=50), engine, inducing=10, fit_rows=40, progress=told)
-    assert [name for name, done, _ in told.steps if not done] == STEPS
-    assert told.evaluations
-    passes = [(done, total) for name, done, total in told.steps if name == "all rows" and done]
+    recorder = Recorder()
+    fit_chunks(chunks_of(X, Y, rows=50), engine, inducing=10, fit_rows=40, progress=recorder)
+    assert [name for name, done, _ in recorder.steps if not done] == STEPS
+    assert recorder.evaluations
+    passes = [(done, total) for name, done, total in recorder.steps if name == "all rows" and done]
     assert len(passes) == 6  # two, of three chunks each
     assert [done for done, _ in passes].count(120) == 2
     assert {total for _, total in passes} == {120}
-    assert [total for name, done, total in told.steps if name == "sample"][:4] == [0, 0, 0, 0]  # not known before
+    assert [total for name, done, total in recorder.steps if name == "sample"][:4] == [0, 0, 0, 0]  # not known before
 
 
 def test_a_plain_function_gets_evaluations_only():
@@ -58,7 +58,7 @@ def test_progress_is_shown_by_step(capsys):
     assert lines[4] == "all rows: 120 of 120 rows"
 
 
-def test_nothing_is_shown_unless_asked_for(capsys):
+def test_nothing_is_shown_by_default(capsys):
     stages = Stages(False)
     engine = Serial()
     assert stages.watched(engine) is engine

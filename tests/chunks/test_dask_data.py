@@ -36,14 +36,14 @@ def test_data_frames(dd, pd, table, sums, expected, threads):
     assert len(list(chunks)) == 7
 
 
-def test_partitions_that_do_not_fit_each_other(da, dd, pd, table, sums, expected):
+def test_partitions_of_different_sizes_are_aligned(da, dd, pd, table, sums, expected):
     X, y, w = table
     frame = dd.from_pandas(pd.DataFrame(X), npartitions=7)
     series = dd.from_pandas(pd.Series(y, index=np.arange(1000) * 2), npartitions=3)
     close(Serial().reduce(sums, chunks_of(frame, series, da.from_array(w, chunks=450))), expected(weighted=True))
 
 
-def test_sizes_that_are_not_known_are_counted_once_and_empty_blocks_passed_over(da, table, sums):
+def test_unknown_sizes_are_counted_once_and_empty_blocks_skipped(da, table, sums):
     X, y, _ = table
     keep = (X[:, 0] > 0) & (np.arange(1000) >= 250)  # the first two blocks are empty
     counted = []
@@ -118,7 +118,7 @@ def test_names_are_those_of_scikit_learn(dd, pd, table):
         chunks_of(named, "y")
 
 
-def test_what_does_not_fit_is_refused(da, dd, pd, table):
+def test_inconsistent_dask_data_raise(da, dd, pd, table):
     X, y, w = table
     blocks, targets = da.from_array(X), da.from_array(y)
     with pytest.raises(TypeError, match="y must be a Dask array or data frame as X is, got ndarray"):

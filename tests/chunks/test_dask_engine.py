@@ -26,7 +26,7 @@ def blocks(da, table):
 
 
 def slow(task, folder=None, seconds=0.1):
-    """The task, which takes its time and leaves a file in the folder when it begins."""
+    """The task, slowed down, which writes a file to the folder when it begins."""
 
     def slowly(chunk):
         import time
@@ -138,7 +138,7 @@ def test_a_large_task_is_sent_without_a_warning(client, blocks):
     assert float(total) == pytest.approx(float(blocks[0].sum().compute()), rel=1e-10)
 
 
-def test_one_torch_thread_in_a_task_and_as_many_as_before_after_it(client, blocks):
+def test_a_task_has_one_torch_thread_and_restores_their_number(client, blocks):
     client.run(torch.set_num_threads, 3)
     try:
         chunks = chunks_of(*blocks)
@@ -172,11 +172,11 @@ def test_an_error_on_a_worker_arrives_as_it_was_raised(client, blocks, sums, da,
 
 @pytest.mark.parametrize("method", ["reduce", "collect"])
 @pytest.mark.parametrize("known", [True, False])
-def test_of_several_bad_blocks_the_first_is_named_as_in_one_process(client, blocks, sums, da, table, method, known):
+def test_the_first_of_several_bad_blocks_is_named(client, blocks, sums, da, table, method, known):
     X, y = table[0].copy(), table[1].copy()
     X[[340, 820], 1], y[[240, 930]] = np.nan, np.nan
 
-    def late(block, block_info=None):  # so that the others are found first
+    def late(block, block_info=None):  # so that later blocks fail first
         import time
 
         time.sleep(0.5 if block_info[0]["chunk-location"] == (2,) else 0.0)
@@ -205,7 +205,7 @@ def test_the_first_bad_row_group_of_a_file_is_named(client, pq, pd, tmp_path, ta
             engine_for(chunks, client=client).collect(sums, chunks)
 
 
-def test_an_error_in_time_is_not_taken_for_a_slow_answer(client, blocks):
+def test_a_timeout_error_of_a_task_is_reported(client, blocks):
     def fails(chunk):
         raise TimeoutError("no answer from the data base")
 
@@ -214,7 +214,7 @@ def test_an_error_in_time_is_not_taken_for_a_slow_answer(client, blocks):
         engine_for(chunks, client=client).reduce(fails, chunks)
 
 
-def test_an_interrupt_cancels_what_is_under_way(client, blocks, sums, tmp_path):
+def test_an_interrupt_cancels_running_tasks(client, blocks, sums, tmp_path):
     chunks = chunks_of(*blocks)
     engine = engine_for(chunks, client=client)
     # A shell that starts tests in the background has interrupts ignored.
@@ -263,7 +263,7 @@ def test_rows_of_this_process_are_not_sent_to_a_cluster(client, table, sums):
         engine_for(chunks, client="tcp://127.0.0.1:8786")
 
 
-def test_a_client_that_was_closed_is_a_clear_error(client, blocks, sums):
+def test_a_closed_client_raises_a_clear_error(client, blocks, sums):
     from distributed import Client
 
     closed = Client(client.scheduler.address, set_as_default=False)
@@ -275,7 +275,7 @@ def test_a_client_that_was_closed_is_a_clear_error(client, blocks, sums):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["in the middle", "before"])
-def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, tmp_path, moment, monkeypatch):
+def test_a_cluster_without_workers_raises_in_time(blocks, sums, tmp_path, moment, monkeypatch):
     from distributed import Client
 
     patience = 8  # as it is, and once less: two tests need not wait so long
@@ -300,14 +300,14 @@ def test_a_cluster_that_lost_all_its_workers_is_an_error_in_time(blocks, sums, t
             lost.append(time.monotonic())
 
         kill() if moment == "before" else when_begun(tmp_path, kill)
-        told = rf"^the Dask cluster has lost all its workers: .* none for {patience} seconds"
-        with pytest.raises(RuntimeError, match=told):
+        message = rf"^the Dask cluster has lost all its workers: .* none for {patience} seconds"
+        with pytest.raises(RuntimeError, match=message):
             engine.reduce(slow(sums, tmp_path, seconds=1.0), chunks)
         assert time.monotonic() - lost[0] < patience + 4
 
 
 @pytest.mark.slow
-def test_a_cluster_whose_workers_come_late_is_waited_for(blocks, sums, expected, monkeypatch):
+def test_a_cluster_is_given_time_for_its_first_workers(blocks, sums, expected, monkeypatch):
     from distributed import Client
 
     monkeypatch.setattr(dask_room, "_DESERTED", 0.5)
@@ -354,7 +354,7 @@ def other_cluster(da, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["in the middle", "before", "long before"])
-def test_a_scheduler_that_is_gone_is_an_error_in_time(other_cluster, blocks, sums, tmp_path, moment):
+def test_a_lost_scheduler_raises_in_time(other_cluster, blocks, sums, tmp_path, moment):
     client, process = other_cluster
     address = client.scheduler.address
     folder = tmp_path / "begun"

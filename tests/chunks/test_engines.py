@@ -21,7 +21,7 @@ def test_the_default_is_serial(table):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_threads_give_the_serial_answer_to_the_last_bit(table, sums, count):
+def test_threads_give_the_serial_result_exactly(table, sums, count):
     chunks = chunks_of(*table, rows=37)
 
     def late_first(chunk):  # so that the last chunks are done first
@@ -81,7 +81,7 @@ def test_only_a_few_results_are_in_memory(engine):
 
 
 @pytest.mark.parametrize("engine", [Serial(), Threads(2)])
-def test_after_an_error_no_more_is_begun(engine, table):
+def test_no_task_starts_after_an_error(engine, table):
     begun = []
 
     def task(chunk):

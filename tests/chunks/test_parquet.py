@@ -104,7 +104,7 @@ def test_a_missing_value_is_reported_with_its_row(write, columns, column, messag
         list(chunks_of(write("gap.parquet", columns | {column: values}), "target", rows=40))
 
 
-def test_what_cannot_be_read_is_refused(write, columns, tmp_path):
+def test_unreadable_files_and_columns_raise(write, columns, tmp_path):
     path = write("one.parquet", columns)
     with pytest.raises(ValueError, match="has no column 'z'; its columns are 'a', 'target'"):
         chunks_of(path, "z")
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_refused(write, columns, tmp_path):
         chunks_of(write("empty.parquet", {"x": np.zeros(0), "y": np.zeros(0)}), "y")
 
 
-def test_a_file_that_changes_or_breaks_is_noticed(write, columns):
+def test_a_changed_or_damaged_file_raises(write, columns):
     path = write("one.parquet", columns)
     chunks = chunks_of(path, "target")
     write("one.parquet", {key: values[:500] for key, values in columns.items()}, group=125)

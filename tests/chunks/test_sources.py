@@ -53,7 +53,7 @@ def test_a_chunk_is_float64_whatever_the_type_of_a_memmap(tmp_path, table, sums,
 
 
 @pytest.mark.parametrize("mode", ["r+", "c"])
-def test_what_was_written_to_a_memmap_is_read_and_stays(tmp_path, table, mode):
+def test_changes_of_a_memmap_are_read_and_kept(tmp_path, table, mode):
     X, y, _ = table
     as_memmap(tmp_path, X, "float64")
     mapped = np.memmap(tmp_path / "2.bin", dtype=float, mode=mode, shape=X.shape)
@@ -74,7 +74,7 @@ def test_a_task_cannot_change_the_data(table):
         assert np.array_equal(values, before)
 
 
-def test_gradients_do_not_follow(table):
+def test_chunks_carry_no_gradients(table):
     X = torch.tensor(table[0], requires_grad=True)
     assert not next(iter(chunks_of(X, table[1]))).X.requires_grad
 
@@ -131,7 +131,7 @@ def test_pairs_of_data_frames_have_names(table, pd):
 
 @pytest.mark.parametrize("columns", [["b", "a", "c"], ["a", "b", "d"], [0, 1, 2], None])
 @pytest.mark.parametrize("threads", [None, 2])
-def test_pairs_with_other_columns_are_refused(table, pd, sums, columns, threads):
+def test_pairs_with_other_columns_raise(table, pd, sums, columns, threads):
     X, y, _ = table
     first = pd.DataFrame(X[:400], columns=["a", "b", "c"])
     second = X[400:] if columns is None else pd.DataFrame(X[400:], columns=columns)
@@ -142,7 +142,7 @@ def test_pairs_with_other_columns_are_refused(table, pd, sums, columns, threads)
         engine_for(chunks, threads=threads).reduce(sums, chunks)
 
 
-def test_columns_that_are_not_called_by_text_have_no_names(table, pd):
+def test_columns_without_text_labels_have_no_names(table, pd):
     X, y, _ = table
     frame = pd.DataFrame(X)
     assert chunks_of(frame, y).names is None
@@ -153,14 +153,14 @@ def test_columns_that_are_not_called_by_text_have_no_names(table, pd):
         chunks_of(frame.set_axis(["a", "b", "a"], axis=1), y)
 
 
-def test_an_iterator_is_refused(table):
+def test_an_iterator_raises(table):
     pairs = pieces_of(table[:2], (400, 600))
     for source in ((pair for pair in pairs), iter(pairs), map(tuple, pairs)):
         with pytest.raises(TypeError, match=r"pass a list, or an object whose iter\(\) starts again"):
             chunks_of(source)
 
 
-def test_a_source_that_changes_is_noticed(table, sums):
+def test_a_changed_source_raises(table, sums):
     source = Again(pieces_of(table[:2], (400, 600)))
     chunks = chunks_of(source)
     Serial().reduce(sums, chunks)
@@ -190,7 +190,7 @@ def broken(table, argument, row, value, column=1):
 )
 @pytest.mark.parametrize("rows", [50, 1000])
 @pytest.mark.parametrize("threads", [None, 3])
-def test_an_error_gives_the_number_of_the_row_in_the_whole(table, sums, argument, value, message, rows, threads):
+def test_errors_number_the_row_in_the_whole_table(table, sums, argument, value, message, rows, threads):
     wrong = broken(table, argument, 777, value)
     for chunks in (chunks_of(*wrong, rows=rows), chunks_of(pieces_of(wrong, (300, 700)), rows=rows)):
         with pytest.raises(ValueError, match=message):
@@ -208,7 +208,7 @@ def test_an_error_gives_the_number_of_the_row_in_the_whole(table, sums, argument
         ((2, -1.0), "sample_weight must not be negative, got -1 in row 333"),
     ],
 )
-def test_the_first_bad_row_is_named_whatever_is_bad_in_it_and_in_others(table, sums, first, message, rows, threads):
+def test_the_first_bad_row_of_any_argument_is_named(table, sums, first, message, rows, threads):
     for argument, value, row in ((0, np.nan, 350), (1, np.inf, 340), (2, -2.0, 345), (2, np.nan, 900)):
         table = broken(table, argument, row, value)
     chunks = chunks_of(*broken(table, first[0], 333, first[1]), rows=rows)
@@ -216,7 +216,7 @@ def test_the_first_bad_row_is_named_whatever_is_bad_in_it_and_in_others(table, s
         engine_for(chunks, threads=threads).reduce(sums, chunks)
 
 
-def test_bad_rows_are_counted_as_far_as_they_were_read(table):
+def test_bad_rows_read_so_far_are_counted(table):
     X, y, _ = table
     X = X.copy()
     X[[70, 75, 99, 400], 1] = np.nan
@@ -280,7 +280,7 @@ def test_masked_values_are_missing(table):
         ((np.zeros((2, 1)), np.zeros(2), None, 0), "rows must be at least 1, got 0"),
     ],
 )
-def test_wrong_shapes_are_refused(arguments, message):
+def test_wrong_shapes_raise(arguments, message):
     X, y, weights, rows = (*arguments, *(None,) * (4 - len(arguments)))
     with pytest.raises(ValueError, match=message):
         list(chunks_of(X, y, weights, rows=rows))
@@ -299,7 +299,7 @@ def test_wrong_shapes_are_refused(arguments, message):
         ("a.parquet", {"y": "y", "sample_weight": np.ones(3)}, "sample_weight must be the name of a column"),
     ],
 )
-def test_what_is_of_the_wrong_kind_is_refused(X, options, message):
+def test_wrong_types_raise(X, options, message):
     with pytest.raises(TypeError, match=message):
         chunks_of(X, **options)
 
@@ -329,18 +329,18 @@ PAIRS = [(np.zeros((5, 2)), np.zeros(5))] * 2
     ],
     ids=["pairs", "tables", "read once", "function", "a name"],
 )
-def test_mistakes_with_chunks_say_what_to_do(X, y, message):
+def test_mistakes_with_chunks_name_the_remedy(X, y, message):
     with pytest.raises(TypeError, match=message):
         chunks_of(X, y)
 
 
-def test_a_name_as_y_of_a_data_frame_says_what_to_do(pd):
+def test_a_name_as_y_of_a_data_frame_names_the_remedy(pd):
     frame = pd.DataFrame({"a": [1.0], "price": [2.0]})
     with pytest.raises(TypeError, match=r"X a DataFrame: give y as X\['price'\], and X without it"):
         chunks_of(frame, "price")
 
 
-def test_a_sparse_matrix_is_refused():
+def test_a_sparse_matrix_raises():
     from scipy.sparse import csr_array
 
     with pytest.raises(TypeError, match=r"X must be dense, got csr_array; use X.toarray\(\)"):

@@ -14,7 +14,7 @@ def Packed(da):  # noqa: N802, the class; what it needs comes with Dask
     return Packed
 
 
-def test_dask_knows_the_size_of_a_packed_value(da, Packed):
+def test_a_packed_value_reports_its_size_to_dask(da, Packed):
     from dask.sizeof import sizeof
 
     @dataclass
@@ -29,7 +29,7 @@ def test_dask_knows_the_size_of_a_packed_value(da, Packed):
     assert sizeof(Packed(torch.nn.Linear(10, 9))) - nothing == 396
 
 
-def test_a_slice_of_a_large_tensor_travels_alone(Packed):
+def test_a_slice_of_a_large_tensor_is_pickled_alone(Packed):
     large = torch.arange(1e6, dtype=torch.float64).reshape(1000, 1000)
     values = {"row": large[3], "column": large[:, 3], "turned": large[:2].T, "none": large[:0], "one": large[0, 1]}
     content = pickle.dumps(Packed(values))
@@ -41,7 +41,7 @@ def test_a_slice_of_a_large_tensor_travels_alone(Packed):
         got[name] += 1  # of its own, and writable
 
 
-def test_parameters_and_gradients_travel_as_such(Packed):
+def test_parameters_and_gradients_are_pickled_as_such(Packed):
     layer = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
     again = pickle.loads(pickle.dumps(Packed([layer, layer.weight]))).value
     assert isinstance(again[0].weight, torch.nn.Parameter)

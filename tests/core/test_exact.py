@@ -48,7 +48,7 @@ def test_batches_equal_their_members(dtype, batch):
         torch.testing.assert_close(variance[index], one.variance(Ks[index], prior[index]), **tolerance)
 
 
-def test_a_point_of_infinite_noise_is_as_good_as_absent():
+def test_point_of_infinite_noise_equals_a_missing_point():
     (K, Ks, _), y, *_ = problem()
     K, Ks, y = torch.tensor(K), torch.tensor(Ks.T), torch.tensor(y)
     s = torch.full_like(y, 3.0)

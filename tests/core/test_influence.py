@@ -13,7 +13,7 @@ from rcgp.core.pseudo import PseudoData
 
 @pytest.mark.parametrize("weight", WEIGHTS)
 @pytest.mark.parametrize("index", [0, 7])
-def test_one_dimensional_divergence_equals_that_of_all_n_dimensions(weight, index):
+def test_one_dimensional_divergence_equals_the_n_dimensional_one(weight, index):
     arguments = {} if weight == "constant" else {"c": 1.5}
     twin = (
         make_twin(weight, n=6, noise=0.2, **arguments) if index < 6 else make_twin(weight, n=9, noise=0.2, **arguments)

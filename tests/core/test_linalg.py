@@ -33,7 +33,7 @@ def test_only_failing_members_of_a_batch_receive_jitter(rng):
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_hopeless_matrix_is_an_error_that_says_what_to_do(value):
+def test_indefinite_matrix_raises_with_advice(value):
     M = torch.eye(4, dtype=torch.float64)
     M[2, 2] = value
     with pytest.raises(NotPositiveDefiniteError, match="larger noise"):
@@ -46,7 +46,7 @@ def test_scaled_cholesky_is_that_of_identity_plus_sks(rng):
     torch.testing.assert_close(L @ L.mT, torch.eye(6, dtype=K.dtype) + torch.diag_embed(s) @ K @ torch.diag_embed(s))
 
 
-def test_scaled_cholesky_leaves_its_arguments_alone(rng):
+def test_scaled_cholesky_does_not_change_its_arguments(rng):
     K, s = random_spd(4, generator=rng), torch.rand(4, generator=rng, dtype=torch.float64)
     before = K.clone(), s.clone()
     scaled_cholesky(K, s)

@@ -33,7 +33,7 @@ def test_imq_pushes_the_target_away_from_the_mean():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_point_of_no_weight_is_deleted_and_keeps_finite_numbers(dtype):
+def test_point_of_zero_weight_is_deleted_and_keeps_finite_numbers(dtype):
     e = torch.tensor([0.5, torch.finfo(dtype).max], dtype=dtype)
     w = torch.tensor([1.0, 0.0], dtype=dtype)
     pseudo = pseudo_data(e, w, torch.zeros_like(e), torch.tensor(0.1, dtype=dtype))
@@ -42,7 +42,7 @@ def test_a_point_of_no_weight_is_deleted_and_keeps_finite_numbers(dtype):
     assert pseudo.root_precision[1] <= 1.01 * smallest_weight(dtype) / 0.1**0.5
 
 
-def test_pseudo_data_take_batches():
+def test_pseudo_data_support_batches():
     e = torch.randn(3, 2, 5, dtype=torch.float64)
     noise = torch.rand(3, 2, dtype=torch.float64) + 0.1
     w = torch.rand(3, 2, 5, dtype=torch.float64)

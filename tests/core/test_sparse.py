@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from rcgp.core import sparse
-from rcgp.core.exact import condition
-from rcgp.core.loo import leave_one_out
+from rcgp.core.exact import condition, leave_one_out
 from rcgp.core.pseudo import PseudoData
 from rcgp.core.sparse import (
     block_rows,
@@ -41,7 +40,7 @@ def part(pseudo, rows):
     return PseudoData(pseudo.target[rows], pseudo.root_precision[rows])
 
 
-def test_statistics_are_their_definitions():
+def test_statistics_equal_their_definitions():
     _, V, pseudo, prior = problem()
     stats = statistics_of(V, pseudo, prior)
     r, z = pseudo.noise, pseudo.target
@@ -69,7 +68,7 @@ def test_statistics_of_parts_add_up(pieces):
 
 
 @pytest.mark.parametrize("m", [1, 5, 8, 41])
-def test_symmetric_products_are_whole(m):
+def test_symmetric_products_are_complete(m):
     V, weight = torch.randn(m, 20, dtype=torch.float64), torch.randn(20, dtype=torch.float64)
     torch.testing.assert_close(weighted_gram(V, weight), (V * weight) @ V.T)
 
@@ -123,7 +122,7 @@ def test_leave_one_out_of_an_isolated_row_is_that_of_a_refit(noise):
 
 
 @pytest.mark.parametrize("noise", [1e4, 1e12, 1e100, 1e300])
-def test_a_row_of_endless_noise_leaves(noise):
+def test_row_of_infinite_noise_has_no_effect(noise):
     L, V, pseudo, prior = problem()
     s, z = pseudo.root_precision.clone(), pseudo.target.clone()
     s[4], z[4] = noise**-0.5, 1e150
@@ -139,18 +138,19 @@ def test_a_row_of_endless_noise_leaves(noise):
     assert float(variance[4]) == pytest.approx(float(expected.variance + unseen[4]), rel=1e-9)
 
 
-def test_the_bound_is_titsias():
+def test_bound_equals_titsias():
     L, V, pseudo, prior = problem()
     stats = statistics_of(V, pseudo, prior)
-    bound = signal_bound(condition_sparse(L, stats), stats) + stats.log_precision - 15 * math.log(2 * math.pi)
+    bound = signal_bound(condition_sparse(L, stats), stats) - 0.5 * stats.energy
+    bound += stats.log_precision - 15 * math.log(2 * math.pi)
     S = V.T @ V + torch.diag(pseudo.noise)
     normal = torch.distributions.MultivariateNormal(torch.zeros(30, dtype=torch.float64), S)
     trace = ((prior - (V**2).sum(0)) / pseudo.noise).sum()
     torch.testing.assert_close(bound, normal.log_prob(pseudo.target) - 0.5 * trace)
 
 
-def test_many_rows_of_little_noise_keep_their_digits():
-    """Where sums of k_i k_iᵀ would lose everything: compared with conditioning in blocks of one on the same rows."""
+def test_many_rows_with_little_noise_keep_precision():
+    """Sums of k_i k_iᵀ would lose all digits here; the targets are a function of the basis."""
     L, V, _, prior = problem(n=2000, m=12, seed=3)
     random = np.random.default_rng(0)
     weights = torch.tensor(random.standard_normal(12))
@@ -175,7 +175,7 @@ def test_products_in_blocks_do_not_depend_on_their_number(monkeypatch):
 
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_whitening_solves_for_either_way_of_storing(by_rows, overwrite):
+def test_whitening_solves_for_both_memory_layouts(by_rows, overwrite):
     L, _, _, _ = problem()
     K_uf = torch.randn(6, 30, dtype=torch.float64)
     given = K_uf.clone() if by_rows else K_uf.mT.contiguous().mT
@@ -188,7 +188,7 @@ def test_whitening_solves_for_either_way_of_storing(by_rows, overwrite):
         assert torch.equal(given, K_uf)
 
 
-def test_whitening_has_a_gradient_for_either_way_of_storing():
+def test_whitening_has_a_gradient_for_both_memory_layouts():
     L, _, _, _ = problem(m=3)
     K_uf = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     L.requires_grad_(True)
@@ -203,7 +203,7 @@ def test_squares_are_summed_over_all_rows(m):
     torch.testing.assert_close(unseen_variance(V, prior), prior - (V**2).sum(0), rtol=1e-14, atol=1e-14)
 
 
-def test_blocks_are_small_but_never_of_few_rows():
+def test_blocks_have_bounded_entries_and_a_minimum_of_rows():
     assert block_rows(500) * 500 <= 2**19
     assert block_rows(5000) == 1024
     assert block_rows(1) == 2**19

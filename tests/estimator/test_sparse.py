@@ -190,7 +190,7 @@ def test_kernels_and_means_are_those_of_the_exact_regressor():
     np.testing.assert_allclose(ours.lengthscales_, exact.lengthscales_, rtol=1e-10)
     modules = {"kernel": gpytorch.kernels.MaternKernel(nu=1.5), "mean": gpytorch.means.LinearMean(2)}
     gp = SparseRCGPRegressor(**modules, **FEW).fit(X, Y)
-    assert isinstance(gp.model_.diagnose.view.prior_mean, gpytorch.means.LinearMean)
+    assert isinstance(gp.model_.diagnose.prior.prior_mean, gpytorch.means.LinearMean)
     assert np.abs(gp.predict(X) - TRUTH).mean() < 0.1
 
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 
-from rcgp.core.evidence import signal_evidence
+from rcgp.core.exact import LeaveOneOut, signal_evidence
 from rcgp.core.expected_law import expected_responsibilities
-from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares, learn_law, log_bound
 from rcgp.core.pseudo import pseudo_data
 from rcgp.gpytorch import NoiseLawLikelihood

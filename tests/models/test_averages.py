@@ -48,7 +48,7 @@ def k(X1, X2):
 
 
 def intervals(J=60, seed=0, errors=True):
-    """Averages of sin x + ½ cos 2x over intervals, some of them bad."""
+    """Averages of sin x + ½ cos 2x over intervals, with a few outliers."""
     random = np.random.default_rng(seed)
     low = np.sort(random.uniform(0, 10, J))
     high = low + random.uniform(0.05, 1.5, J)
@@ -150,7 +150,7 @@ def test_gradients_of_the_objective(share):
             torch.testing.assert_close(gradient.reshape(-1)[i], difference, rtol=1e-6, atol=1e-6)
 
 
-def test_the_kernel_of_sums_and_points_in_any_order():
+def test_kernel_of_sums_and_points_in_any_order():
     A, _ = make_data()
     kernel = FunctionalKernel(make_kernel(), make_model().kernel.sums)
     rows = torch.cat([kernel.sums.inputs(), torch.cat([-torch.ones(5, 1).double(), TEST_X], dim=-1)])
@@ -172,7 +172,7 @@ def test_the_kernel_of_sums_and_points_in_any_order():
         np.testing.assert_allclose(batch.reshape(12, 12), expected[:12, 5:], atol=1e-12)
 
 
-def test_repeated_points_are_one():
+def test_equal_points_become_one():
     A, y = make_data()
     split = torch.cat([0.3 * A, 0.7 * A], dim=1)
     model, other = (
@@ -197,8 +197,8 @@ def covariance_of_averages(a, b, c, d, scale):
 @pytest.mark.parametrize(
     ("width", "nodes", "tolerance"), [(1.0, 8, 1e-12), (4.0, 8, 1e-6), (6.0, 8, 1e-3), (1.0, 4, 1e-6)]
 )
-def test_the_error_of_the_quadrature_is_as_stated(width, nodes, tolerance):
-    """Intervals of so many lengthscales."""
+def test_quadrature_error_is_within_its_bound(width, nodes, tolerance):
+    """For intervals of ``width`` lengthscales."""
     low = np.linspace(0.0, 3.0 * width, 25)
     high = low + np.linspace(1.0, 0.2, 25) * width
     kernel = gpytorch.kernels.RBFKernel().double()
@@ -282,7 +282,7 @@ def test_constants_of_sums():
     for mean, value in expected.items():
         model = AverageRCGP(A, P, y, mean=mean)
         torch.testing.assert_close(model.mean(model.train_X), value * A.sum(dim=-1))
-    differences = AverageRCGP(A[2:3], P, y[2:3], mean="median")  # says nothing of a constant
+    differences = AverageRCGP(A[2:3], P, y[2:3], mean="median")  # a constant cancels
     assert differences.mean(differences.train_X).tolist() == [0.0]
 
 
@@ -340,7 +340,7 @@ def test_copies_pickles_state_dicts_float32_and_gradients():
         ({"sample_weight": torch.ones(3)}, ValueError, "sample_weight must have one number for each of the 4 rows"),
     ],
 )
-def test_bad_input_is_refused(change, error, message):
+def test_bad_input_raises(change, error, message):
     data = {"coefficients": torch.ones(4, 3), "points": torch.arange(3.0).unsqueeze(-1), "train_y": torch.zeros(4)}
     with pytest.raises(error, match=message.replace("(", r"\(").replace(")", r"\)")):
         AverageRCGP(**{**data, **change})
@@ -355,12 +355,12 @@ def test_bad_input_is_refused(change, error, message):
         ([0.0, 1.0], [1.0, 1.5], 0, "nodes must be a whole number, at least 1, got 0"),
     ],
 )
-def test_bad_intervals_are_refused(lower, upper, nodes, message):
+def test_bad_intervals_raise(lower, upper, nodes, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
         AverageRCGP.of_intervals(lower, upper, [0.0, 1.0], nodes)
 
 
-def test_other_bad_input_is_refused():
+def test_other_bad_input_raises():
     model = make_model()
     with pytest.raises(ValueError, match="points must have 2 columns, got 1"):
         model.posterior_of_averages([[1.0]], [[0.0]])

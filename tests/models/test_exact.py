@@ -171,7 +171,7 @@ def test_nearly_noiseless_data_are_interpolated():
 
 
 def test_small_variances_are_not_rounded_up():
-    """GPyTorch would say 1e-10, whatever the units of y."""
+    """GPyTorch returns 1e-10, whatever the units of y."""
     X = torch.linspace(0, 3, 20, dtype=torch.float64).unsqueeze(-1)
     y = torch.sin(5 * X[:, 0]) + torch.cos(17 * X[:, 0])
     ordinary, small = RCGP(X, y), RCGP(X, y * 1e-10)
@@ -221,7 +221,7 @@ def test_a_fit_does_not_depend_on_units_or_order():
 # The object -----------------------------------------------------------------------------------------------------------
 
 
-def test_any_gpytorch_kernel_serves():
+def test_any_gpytorch_kernel_works():
     X, y = (torch.tensor(a) for a in make_data(20))
     k = gpytorch.kernels
     for kernel in (
@@ -239,7 +239,7 @@ def test_any_gpytorch_kernel_serves():
         torch.testing.assert_close(model.posterior(X).mean, expected.detach(), rtol=1e-6, atol=1e-7)
 
 
-def test_a_kernel_that_does_not_fit_is_refused():
+def test_unsuitable_kernels_raise():
     X, y = (torch.tensor(a) for a in make_data(5))
     with pytest.raises(ValueError, match="one output: for 2 rows"):
         RCGP(X, y, kernel=gpytorch.kernels.RBFKernelGrad())
@@ -247,7 +247,7 @@ def test_a_kernel_that_does_not_fit_is_refused():
         RCGP(X, y, kernel=gpytorch.kernels.RBFKernel(ard_num_dims=3))
 
 
-def test_predictions_follow_every_change_of_a_hyperparameter():
+def test_predictions_follow_changes_of_hyperparameters():
     twin = make_twin("imq")
     model, X = twin.model, torch.tensor(TEST_X)
     seen = [model.posterior(X).mean]
@@ -264,7 +264,7 @@ def test_predictions_follow_every_change_of_a_hyperparameter():
         assert (earlier - later).abs().max() > 1e-4
 
 
-def test_a_posterior_stays_what_it_was_when_the_model_changes():
+def test_a_posterior_does_not_change_with_the_model():
     model, X = make_twin("imq").model, torch.tensor(TEST_X)
     early, lazy = model.posterior(X), model.posterior(X, observation_noise=True)
     variance = early.variance.clone()
@@ -402,8 +402,8 @@ def test_predicting_many_points_takes_little_memory(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weight", [InverseMultiquadric, SquaredExponential])
 @pytest.mark.parametrize("mean", ["median", "robust_linear", "zero"])
-def test_one_observation_however_far_leaves_the_default_rule_unmoved(weight, mean, dtype):
-    """With the threshold from the data themselves: the quantile rule must not follow the outlier."""
+def test_one_extreme_observation_does_not_move_the_default_rule(weight, mean, dtype):
+    """With the threshold from the data: the quantile rule must not follow the outlier."""
     X, y = (torch.tensor(a, dtype=dtype) for a in make_data(60, outliers=0))
     means = []
     for size in (1e12, 1e20, 1e37 if dtype == torch.float32 else 1e300):
@@ -455,27 +455,50 @@ def change_smoothness(model):
 
 
 class ScaledByHand(gpytorch.kernels.RBFKernel):
-    """A kernel of the user's own, whose state is an attribute."""
+    """A user's kernel with state in attributes: a dictionary, a private number, an unregistered tensor, its mode."""
 
     def __init__(self):
         super().__init__()
-        self.settings = {"scales": [1.0]}
+        self.settings, self._factor, self.unit = {"scales": [1.0]}, 1.0, torch.ones(1, dtype=torch.float64)
 
     def forward(self, x1, x2, **params):
-        return super().forward(x1, x2, **params) * self.settings["scales"][0]
+        scale = self.settings["scales"][0] * self._factor * self.unit * (1.0 if self.training else 0.01)
+        return super().forward(x1, x2, **params) * scale
 
 
-def change_own_kernel(model):
-    model.kernel = ScaledByHand().double()
-    model.posterior(model.train_X)
-    model.kernel.settings["scales"][0] = 0.01
+def change_setting(kernel):
+    kernel.settings["scales"][0] = 0.01
+
+
+def change_private_number(kernel):
+    kernel._factor = 0.01
+
+
+def change_plain_tensor(kernel):
+    kernel.unit.fill_(0.01)
+
+
+def change_mode(kernel):
+    kernel.eval()
+
+
+def change_own_kernel(change):
+    def changed(model):
+        model.kernel = ScaledByHand().double()
+        model.posterior(model.train_X)
+        change(model.kernel)
+
+    return changed
 
 
 @pytest.mark.parametrize(
     "change",
-    [change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function, change_own_kernel],
+    [
+        *(change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function),
+        *map(change_own_kernel, (change_setting, change_private_number, change_plain_tensor, change_mode)),
+    ],
 )
-def test_predictions_follow_changes_that_no_parameter_shows(change):
+def test_predictions_follow_changes_of_attributes_and_modules(change):
     X, y = (torch.tensor(a) for a in make_data())
     offset = torch.zeros(1, dtype=torch.float64)
     model = RCGP(X, y, mean=lambda x: offset.expand(x.shape[:-1]))
@@ -511,7 +534,7 @@ def test_gradients_do_not_leak_into_the_function_that_is_the_mean():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_fitted_float32_model_predicts_like_a_float64_one(seed):
-    """Fits of nearly noiseless or nearly linear data end where float32 could not factorise."""
+    """Fits of nearly noiseless or nearly linear data end at hyperparameters that float32 could not factorise."""
     generator = torch.Generator().manual_seed(seed)
     X = torch.rand(100, 3, generator=generator)
     y = X.sum(dim=1) + 0.01 * seed * torch.randn(100, generator=generator)
@@ -528,7 +551,7 @@ def test_a_fitted_float32_model_predicts_like_a_float64_one(seed):
     )
 
 
-def test_inference_mode_gives_the_same_posterior_and_spoils_nothing():
+def test_inference_mode_gives_the_same_posterior_without_side_effects():
     twin = make_twin("imq")
     X = torch.tensor(TEST_X)
     with torch.inference_mode():
@@ -539,12 +562,12 @@ def test_inference_mode_gives_the_same_posterior_and_spoils_nothing():
     assert x.grad.isfinite().all()
 
 
-def test_calling_the_model_is_asking_for_its_posterior():
+def test_calling_the_model_returns_its_posterior():
     model, X = make_twin("imq").model, torch.tensor(TEST_X)
     torch.testing.assert_close(model(X).mean, model.posterior(X).mean)
 
 
-def test_hyperparameters_show_the_threshold_in_force():
+def test_hyperparameters_include_the_threshold():
     twin = make_twin("imq")
     values = twin.model.hyperparameters()
     assert values["weight.c"].item() == pytest.approx(twin.c)

@@ -21,7 +21,7 @@ LENGTHSCALES = np.array([0.5, 2.0, 30.0])
 
 
 def kernel_of(name, *, scales=1):
-    """A kernel of a shape with these lengthscales, within as many output scales of 1.7."""
+    """A kernel with these lengthscales inside ``scales`` output scales of 1.7."""
     nu = {"Matérn 1/2": 0.5, "Matérn 3/2": 1.5, "Matérn 5/2": 2.5}.get(name)
     kernel = k.RBFKernel(ard_num_dims=3) if nu is None else k.MaternKernel(nu=nu, ard_num_dims=3)
     kernel = kernel.double()
@@ -33,7 +33,7 @@ def kernel_of(name, *, scales=1):
 
 
 def by_differences(name, x1, x2, scales=1):
-    """The kernel from the differences of inputs, which lose no digits."""
+    """The kernel from differences of inputs, without loss of digits."""
     with np.errstate(over="ignore", invalid="ignore"):
         r = np.sqrt(np.square((x1[:, None] - x2[None]) / LENGTHSCALES).sum(-1))
         values = np.where(r < 1e4, SHAPES[name](np.minimum(r, 1e4)), 0.0)
@@ -45,7 +45,7 @@ def inputs(n=12, seed=0):
 
 
 def with_far(far, n=12, seed=0):
-    """Inputs of which some are far out: one alone, two together, one in two coordinates."""
+    """Inputs with a few far ones: one alone, two together, one in two coordinates."""
     x = inputs(n, seed)
     x[3, 0] = far
     x[5:7, 2] = -3.0 * far
@@ -57,7 +57,7 @@ def with_far(far, n=12, seed=0):
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("scales", [0, 1, 2])
 @pytest.mark.parametrize("far", [1e3, 1e8, 1e20, 1e200, -1e300])
-def test_far_inputs_take_no_digits_from_the_others(name, scales, far):
+def test_far_inputs_do_not_cost_the_others_precision(name, scales, far):
     x1, x2 = with_far(far), with_far(far, 9, seed=1)
     kernel, between = kernel_of(name, scales=scales), by_differences(name, x1, x2, scales)
     t1, t2 = torch.tensor(x1), torch.tensor(x2)
@@ -75,7 +75,7 @@ def test_far_inputs_take_no_digits_from_the_others(name, scales, far):
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("n", [12, 600])
 def test_gradients_are_those_without_the_far_rows(name, n):
-    """Of a sum over pairs of the near rows: pairs with far ones are uncorrelated whatever the lengthscales."""
+    """Gradients of a sum over pairs of near rows: pairs with far rows are uncorrelated for any lengthscales."""
     x, kernel = torch.tensor(with_far(1e12, n)), kernel_of(name)
     near = torch.ones(n, dtype=torch.bool)
     near[[3, 5, 6, 8]] = False
@@ -84,7 +84,7 @@ def test_gradients_are_those_without_the_far_rows(name, n):
     ours = torch.autograd.grad((pairs * everyone)[near][:, near].sum(), list(kernel.parameters()))
     alone = kernel_matrix(kernel, x[near])
     expected = torch.autograd.grad((pairs[near][:, near] * alone).sum(), list(kernel.parameters()))
-    # With a gradient GPyTorch takes the root of rounding errors for the distance of a row from itself.
+    # With a gradient GPyTorch's distance of a row from itself is the root of a rounding error.
     tolerance = 1e-5 if name == "Matérn 1/2" else 1e-8
     for one, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
@@ -94,7 +94,7 @@ def test_gradients_are_those_without_the_far_rows(name, n):
     assert all(gradient is None or bool((gradient.abs() < 1e-10).all()) for gradient in across)
 
 
-def test_nothing_moves_without_a_gap():
+def test_inputs_without_gaps_are_unchanged():
     kernel, x = kernel_of("squared exponential"), torch.tensor(inputs())
     other = torch.tensor(inputs(seed=1)) + 100.0
     assert all(new is old for new, old in zip(close_gaps(kernel, x, other), (x, other), strict=True))
@@ -110,7 +110,7 @@ def test_nothing_moves_without_a_gap():
     assert close_gaps(kernel, wanted, far)[0] is wanted
 
 
-def test_kernels_that_remember_distance_are_left_alone():
+def test_kernels_that_do_not_vanish_are_unchanged():
     far = torch.tensor(with_far(1e12))
     for kernel in (k.RQKernel().double(), k.LinearKernel().double()):
         assert close_gaps(kernel, far, far)[0] is far

@@ -89,8 +89,8 @@ def test_constant_weights_are_gpytorchs_gp_with_derivatives(base):
 
 @pytest.mark.parametrize("weight", [Constant(), InverseMultiquadric()])
 @pytest.mark.parametrize("gone", [(), (0,), (1,), (0, 2)])
-def test_missing_cells_are_deleted_rows_of_the_dense_gp(weight, gone):
-    """Whatever is missing, and whichever outputs were observed nowhere."""
+def test_missing_cells_equal_deleted_rows_of_the_dense_gp(weight, gone):
+    """For any missing cells, including all of an output."""
     X, y, dy = make_data()
     y, dy = with_missing(y, dy)
     Y = torch.cat([y.unsqueeze(-1), dy], dim=-1)
@@ -124,7 +124,7 @@ def test_missing_cells_are_deleted_rows_of_the_dense_gp(weight, gone):
         model.posterior(TEST_X, observation_noise=True, outputs=model.observed_outputs)
 
 
-def test_the_predicted_gradient_is_that_of_the_predicted_function():
+def test_predicted_gradient_is_the_gradient_of_the_predicted_function():
     X, y, dy = make_data()
     model = GradientRCGP(X, y, dy)
     fit_robust(model)
@@ -186,7 +186,7 @@ def test_without_derivatives_it_is_the_ordinary_model():
     assert model.posterior(TEST_X).mean.shape == (5, 3)
 
 
-def test_a_wrong_derivative_loses_its_own_weight_only():
+def test_only_the_wrong_derivative_is_down_weighted():
     X, y, dy = make_data(n=25)
     dy[7, 1] += 3.0
     y[12] -= 5.0
@@ -258,7 +258,7 @@ def test_a_derivative_by_an_input_that_did_not_vary():
     torch.testing.assert_close(model.posterior(x, outputs=[0]).mean[:, 0], expected, rtol=0.02, atol=0.02)
 
 
-def test_an_absurd_input_does_no_harm_to_others():
+def test_an_absurd_input_does_not_affect_others():
     X, y, dy = make_data()
     far = torch.cat([X, torch.tensor([[1e12, 0.0]]).double()])
     more = GradientRCGP(
@@ -306,7 +306,7 @@ def test_lists_arrays_and_sample_weights():
 
 
 @pytest.mark.parametrize("X", [[[0.0], [1.0], [1.0]], [[2.0]]])
-def test_few_rows_are_fitted(X):
+def test_a_fit_works_with_few_rows(X):
     X = torch.tensor(X).double()
     model = GradientRCGP(X, X[:, 0], torch.ones_like(X))
     fit_robust(model)
@@ -337,14 +337,14 @@ def test_few_rows_are_fitted(X):
         ({"sample_weight": torch.ones(3)}, ValueError, "sample_weight must have shape (4,) or (4, 3), got (3,)"),
     ],
 )
-def test_bad_input_is_refused(change, error, message):
+def test_bad_input_raises(change, error, message):
     X = torch.from_numpy(np.random.default_rng(0).uniform(size=(4, 2)))
     data = {"train_X": X, "train_y": torch.zeros(4), "train_dy": torch.zeros(4, 2), **change}
     with pytest.raises(error, match=message.replace("(", r"\(").replace(")", r"\)")):
         GradientRCGP(**data)
 
 
-def test_outputs_that_do_not_exist_are_refused():
+def test_invalid_outputs_raise():
     model = GradientRCGP(*make_data())
     with pytest.raises(ValueError, match="outputs must be whole numbers from 0 to 2"):
         model.posterior(TEST_X, outputs=[3])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -26,7 +27,7 @@ def unseen(k, X, Z):
         return k(X, diag=True) - (K_uf * torch.linalg.solve(dense_kernel(k, Z, Z), K_uf)).sum(0)
 
 
-def test_greedy_takes_the_row_that_is_least_known_each_time():
+def test_greedy_takes_the_row_of_largest_variance():
     k, X = kernel(), inputs()
     Z = choose_inducing(k, X, 12)
     for count in range(1, 12):
@@ -39,7 +40,7 @@ def test_greedy_explains_more_than_the_first_rows():
     assert unseen(k, X, choose_inducing(k, X, 30)).max() < 0.5 * unseen(k, X, X[:30]).max()
 
 
-def test_greedy_ends_where_all_is_known():
+def test_greedy_ends_when_no_variance_is_left():
     k, X = kernel(), inputs(20).repeat(3, 1)
     Z = choose_inducing(k, X, 60)
     assert len(Z) <= 20
@@ -47,7 +48,7 @@ def test_greedy_ends_where_all_is_known():
 
 
 @pytest.mark.parametrize("selection", ["greedy", "kmeans"])
-def test_points_are_distinct_rows_and_the_same_each_time(selection):
+def test_points_are_distinct_rows_and_reproducible(selection):
     k, X = kernel(), inputs(200)
     Z = choose_inducing(k, X, 25, selection)
     assert len(torch.unique(Z, dim=0)) == len(Z) == 25
@@ -66,7 +67,7 @@ def test_no_more_points_than_rows():
     assert len(choose_inducing(kernel(), inputs(7), 500)) == 7
 
 
-def test_of_many_rows_a_sample_is_looked_at(monkeypatch):
+def test_many_rows_are_sampled(monkeypatch):
     monkeypatch.setattr(inducing, "CANDIDATES", 50)
     X = inputs(1000)
     Z = choose_inducing(kernel(), X, 50, seed=1)
@@ -74,13 +75,13 @@ def test_of_many_rows_a_sample_is_looked_at(monkeypatch):
     assert not torch.equal(choose_inducing(kernel(), X, 50, seed=2), Z)
 
 
-def test_an_unknown_selection_is_refused():
+def test_unknown_selection_raises():
     with pytest.raises(ValueError, match="selection must be one of 'greedy', 'kmeans', got 'random'"):
         choose_inducing(kernel(), inputs(), 5, "random")
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_a_model_chooses_anew_by_its_present_kernel(trained):
+def test_new_points_are_chosen_by_the_present_kernel(trained):
     X = inputs(300)
     model = SparseRCGP(X, X.sum(1), inducing=20, train_inducing=trained)
     before = model.inducing_points.detach().clone()
@@ -95,11 +96,19 @@ def test_a_model_chooses_anew_by_its_present_kernel(trained):
     assert len(model.inducing_points) == 7
 
 
-def test_a_truth_value_is_no_number_of_points():
+def test_a_boolean_number_of_points_raises():
     with pytest.raises(TypeError, match="inducing must be a number of points or an m x d tensor of them, got True"):
         SparseRCGP(inputs(), inputs().sum(1), inducing=True)
 
 
-def test_an_unknown_selection_is_refused_where_points_are_given_too():
+def test_unknown_selection_raises_with_given_points():
     with pytest.raises(ValueError, match="selection must be one of"):
         SparseRCGP(inputs(), inputs().sum(1), inducing=inputs()[:3], selection="zz")
+
+
+@pytest.mark.parametrize("variance", [0.0, float("nan")])
+def test_a_kernel_without_variance_raises(variance):
+    linear = gpytorch.kernels.LinearKernel().double()
+    linear.raw_variance.data.fill_(variance)
+    with pytest.raises(ValueError, match="the variance of the kernel is zero or NaN"):
+        choose_inducing(linear, torch.zeros(5, 1, dtype=torch.float64), 2)

@@ -47,7 +47,7 @@ def test_influence_is_bounded_for_robust_weights(seed, n, index, weight, kernel,
     assert influence.isfinite().all()
     tolerance = 1e-4 if dtype == torch.float32 else 1e-9
     assert (influence >= -tolerance).all()
-    # It settles: what lies beyond 1e16 all has the influence of the point's absence.
+    # It converges: beyond 1e16 the influence is that of deleting the point.
     limit = posterior_influence(model, index, torch.tensor([torch.inf], dtype=dtype))
     settled = influence[values.abs() > 1e16]
     torch.testing.assert_close(settled, limit.expand_as(settled), rtol=100 * tolerance, atol=tolerance)
@@ -103,7 +103,7 @@ def test_influence_of_a_gp_is_the_papers_formula():
         torch.testing.assert_close(posterior_influence(twin.model, index, [3.0, -8.0]), expected, rtol=1e-8, atol=0)
 
 
-def test_one_sided_weights_bound_the_influence_on_their_side_only():
+def test_one_sided_weights_bound_the_influence_on_one_side():
     X, y = (torch.tensor(a) for a in make_data(12))
     model = RCGP(X, y, weight=OneSided(InverseMultiquadric(), "above"), noise=0.1)
     above, below = posterior_influence(model, 5, torch.tensor([1e8, -1e8], dtype=torch.float64))
@@ -119,17 +119,17 @@ def test_the_threshold_is_held_at_its_value_for_the_clean_data():
     torch.testing.assert_close(posterior_influence(rule, 2, values), posterior_influence(fixed, 2, values))
 
 
-def test_shapes_numbers_and_lists_are_accepted():
+def test_numbers_lists_and_any_shape_are_accepted():
     model = make_twin("imq").model
     assert posterior_influence(model, 1, 3.0).shape == ()
     assert posterior_influence(model, np.int64(1), np.arange(5.0)[::-1]).shape == (5,)
     assert posterior_influence(model, model.weights().argmin(), 1.0).shape == ()
     assert posterior_influence(model, index=-1, values=[[1.0, 2.0], [3.0, 4.0]]).shape == (2, 2)
-    # As one would type it: without a dtype these are single precision, and mostly infinite.
+    # As users type it: without a dtype these are single precision, and mostly infinite.
     assert posterior_influence(model, 7, torch.logspace(0, 300, 50)).isfinite().all()
 
 
-def test_bad_arguments_are_named():
+def test_bad_arguments_raise_and_are_named():
     model = make_twin("imq").model
     for index in (17, [1, 2], 1.5, True):
         with pytest.raises(IndexError, match="17 training rows"):

@@ -76,7 +76,7 @@ def test_the_gradient_of_a_squared_exponential_by_brute_force(name):
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_the_gradient_in_single_precision_keeps_its_digits():
+def test_gradient_in_single_precision_is_accurate():
     """Lengthscales much shorter than the range of the inputs: differences of large squares."""
     generator = torch.Generator().manual_seed(0)
     X, G = 100.0 * torch.rand(300, 3, generator=generator), torch.randn(300, 300, generator=generator)
@@ -121,7 +121,7 @@ def test_sums_with_a_linear_kernel_are_dense_sums(scale):
 
 
 class Remembers(k.Kernel):
-    """A user's kernel that keeps what it returned."""
+    """A user's kernel that keeps the matrix that it returned."""
 
     def forward(self, x1, x2, diag=False, **params):
         self.kept = torch.exp(-torch.cdist(x1, x2))
@@ -151,7 +151,7 @@ def test_squared_exponentials_without_gradient_are_gpytorchs_bit_for_bit(name, s
         assert torch.equal(dense_kernel(kernel, x1, x2), kernel(x1, None if same else x2).to_dense())
 
 
-def test_whitened_kernels_leave_what_is_a_users_alone():
+def test_whitened_kernels_do_not_overwrite_a_users_matrix():
     Z, X = torch.randn(4, 3, dtype=torch.float64), torch.randn(9, 3, dtype=torch.float64)
     for kernel in (Remembers(), k.ScaleKernel(k.RBFKernel()).double()):
         with torch.no_grad():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import learn_law
 from rcgp.models.kernel_matrix import kernel_matrix
 from rcgp.models.local_noise import POWERS, PRIOR_ROWS, LocalNoise, learn_local_noise
@@ -25,7 +25,7 @@ def make_local(power=1.0, n=11):
 
 
 def by_hand(local, point, without=None):
-    """h at one point, the rows added one by one; the kernel is squared exponential with lengthscales 0.7 and 1.4."""
+    """h at one point, summed row by row; the kernel is squared exponential with lengthscales 0.7 and 1.4."""
     above = below = PRIOR_ROWS
     for j, row in enumerate(local.X.numpy()):
         if j == without:
@@ -55,12 +55,12 @@ def test_a_training_row_is_left_out_of_its_own_average(power):
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
 
 
-def test_far_from_all_rows_noise_is_the_usual_one():
+def test_far_from_all_rows_the_factor_is_one():
     local = make_local()
     assert local(torch.tensor([[1e3, 1e3], [1e300, 0.0]], dtype=torch.float64)).tolist() == [1.0, 1.0]
 
 
-def test_equal_noise_everywhere_is_no_factor():
+def test_equal_noise_gives_the_factor_one():
     local = make_local()
     same = replace(local, squares=local.counts)
     torch.testing.assert_close(same(local.X), torch.ones(11, dtype=torch.float64))

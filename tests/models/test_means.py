@@ -40,7 +40,7 @@ def test_polynomials_are_least_squares_fits(degree):
     np.testing.assert_allclose(prior_mean(X, y, {1: "linear", 2: "quadratic"}[degree]), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_dependent_columns_and_too_few_rows_do_no_harm():
+def test_dependent_columns_and_too_few_rows_work():
     X, y = data()
     torch.testing.assert_close(
         prior_mean(torch.cat([X, X[:, :1] * 2], dim=-1), y, "linear"), prior_mean(X, y, "linear")
@@ -55,7 +55,7 @@ def test_robust_linear_is_hubers_estimate():
     y[::9] += 40.0
     ours = prior_mean(X, y, "robust_linear")
     theirs = HuberRegressor(epsilon=1.345, alpha=0.0, max_iter=1000, tol=1e-10).fit(X.numpy(), y.numpy())
-    # scikit-learn estimates the scale jointly, we by the median: close, not equal.
+    # scikit-learn estimates the scale jointly, rcgp by the median: close, not equal.
     np.testing.assert_allclose(ours, theirs.predict(X.numpy()), atol=0.05)
 
 
@@ -74,7 +74,7 @@ def test_robust_linear_passes_through_points_on_a_line():
 
 
 @pytest.mark.parametrize("mean", ["zero", "constant", "median", "linear", "quadratic", "robust_linear"])
-def test_named_means_are_fixed_in_a_fit_and_take_batches(mean):
+def test_named_means_are_fixed_in_a_fit_and_support_batches(mean):
     X, y = data(n=15)
     model = RCGP(X, y, mean=mean)
     before = model.mean(X)
@@ -110,21 +110,21 @@ def test_a_torch_module_given_as_callable_is_not_trained():
 @pytest.mark.parametrize(
     ("mean", "message"),
     [
-        (lambda x: x, "mean must give a tensor of shape"),
+        (lambda x: x, "mean must return a tensor of shape"),
         (lambda x: 0.0, "got float"),
         (lambda x: x[..., 0] * torch.nan, "mean must be finite: it gives nan in row 0"),
         ("average", "mean must be 'zero'"),
         (3, "mean must be 'zero'"),
     ],
 )
-def test_impossible_means_are_rejected(mean, message):
+def test_invalid_means_raise(mean, message):
     X, y = data()
     with pytest.raises(ValueError, match=message):
         RCGP(X, y, mean=mean)
 
 
 def test_parameters_of_a_gpytorch_mean_are_fitted():
-    """With all else fixed, the constant mean of largest marginal likelihood is that of generalised least squares."""
+    """With everything else fixed, the constant of largest marginal likelihood is that of generalised least squares."""
     X, y = data(n=30)
     model = RCGP(X, y, mean=gpytorch.means.ConstantMean(), weight=Constant())
     model.kernel.requires_grad_(False)

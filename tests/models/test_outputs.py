@@ -24,7 +24,7 @@ from rcgp.weights import ByOutput, Constant, InverseMultiquadric, LawWeight, Squ
 
 
 def make_model(missing=0.3, weight=None, terms=2, n=12, outputs=3, **options):
-    """A model with hyperparameters that are nothing special."""
+    """A model with arbitrary hyperparameters."""
     X, Y = make_data(n, outputs, missing)
     model = MultiOutputRCGP(X, Y, weight=weight, terms=terms, noise=NOISE[:outputs], **options)
     with torch.no_grad():
@@ -227,7 +227,7 @@ def test_the_long_format_is_the_wide_one():
     torch.testing.assert_close(cells.mean, wide.posterior(TEST_X).mean[range(5), [0, 2, 1, 1, 0]])
 
 
-def test_a_bad_cell_costs_no_other_its_weight():
+def test_only_the_bad_cell_is_down_weighted():
     X, Y = make_data(n=40, missing=0.2)
     clean = MultiOutputRCGP(X, Y)
     before = clean.cells(clean.weights())
@@ -259,7 +259,7 @@ def test_the_influence_of_a_cell_is_bounded(value):
     assert ((robust.posterior(TEST_X).mean - expected).abs() < 2.0 * spread + 0.05).all()
 
 
-def test_the_robust_fit_flags_cells_and_borrows_from_other_outputs():
+def test_robust_fit_flags_cells_and_uses_other_outputs():
     random = np.random.default_rng(0)
     x = np.sort(random.uniform(0, 10, 60))
     f = np.sin(x)[:, None] * np.array([1.0, -2.0, 0.5])
@@ -325,7 +325,7 @@ def test_a_fit_does_not_depend_on_the_units_of_each_output():
         [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]],  # constant
     ],
 )
-def test_few_cells_are_fitted(Y):
+def test_a_fit_works_with_few_cells(Y):
     X = torch.tensor([[0.0], [1.0], [1.0]]).double()  # the last two rows are the same place
     model = MultiOutputRCGP(X, torch.tensor(Y).double())
     fit_robust(model)
@@ -394,7 +394,7 @@ def test_a_kernel_of_gpytorch_with_several_outputs():
     fit(model, max_iterations=3)
 
 
-def test_starts_are_tried_on_some_rows_with_a_cell_of_each_output():
+def test_start_rows_have_a_cell_of_each_output():
     random = np.random.default_rng(0)
     X = torch.from_numpy(random.uniform(0, 1, (1000, 2)))
     Y = torch.from_numpy(random.standard_normal((1000, 2)))
@@ -424,21 +424,21 @@ def test_starts_are_tried_on_some_rows_with_a_cell_of_each_output():
         ({"terms": 0}, "terms must be a whole number, at least 1, got 0"),
         ({"kernel": [gpytorch.kernels.RBFKernel()], "terms": 2}, "terms must be 1, the number of kernels, got 2"),
         ({"mean": ["median"]}, "mean must be one for all outputs or one for each of the 2, got 1"),
-        ({"sample_weight": torch.ones(3)}, "sample_weight must have the shape of train_Y"),
+        ({"sample_weight": torch.ones(3)}, "sample_weight must have shape"),
         (
             {"kernel": gpytorch.kernels.MultitaskKernel(gpytorch.kernels.RBFKernel(), num_tasks=3)},
             "the kernel has 3 outputs, train_Y has 2",
         ),
     ],
 )
-def test_bad_input_is_refused(change, message):
+def test_bad_input_raises(change, message):
     random = np.random.default_rng(0)
     given_data = {"train_X": torch.from_numpy(random.uniform(size=(4, 1))), "train_Y": torch.zeros(4, 2), **change}
     with pytest.raises(ValueError, match=message.replace("(", r"\(").replace("...", r"\.\.\.")):
         MultiOutputRCGP(**given_data)
 
 
-def test_other_bad_input_is_refused():
+def test_other_bad_input_raises():
     X, Y = make_data()
     with pytest.raises(TypeError, match="kernel must be a GPyTorch kernel or a list of them"):
         MultiOutputRCGP(X, Y, kernel="rbf")
@@ -481,13 +481,13 @@ def test_covariances_of_tasks_are_looked_up_as_gpytorch_computes_them():
         torch.testing.assert_close(dense_kernel(kernel, x1, x2), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_other_data_are_checked_before_they_are_taken():
+def test_new_data_are_checked_before_they_replace_the_old():
     model = make_model(0.3)
     X, Y = make_data(n=7, missing=0.2)
     before = model.train_X
     for data, message in (
         ((X, Y[:, :2]), "train_Y must have 3 outputs, got 2"),
-        ((X, Y, torch.ones(4)), "sample_weight must have the shape of train_Y"),
+        ((X, Y, torch.ones(4)), "sample_weight must have shape"),
         ((X, Y, -torch.ones(7)), "sample_weight must be positive"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -498,7 +498,7 @@ def test_other_data_are_checked_before_they_are_taken():
     assert model.posterior(TEST_X).mean.isfinite().all()
 
 
-def test_inputs_changed_in_place_are_seen():
+def test_inputs_changed_in_place_are_noticed():
     model = make_model(0.3)
     before = model.kernel_matrix().detach()
     model.train_X[:, 0] *= 3.0
@@ -517,7 +517,7 @@ def test_trained_means_have_the_units_of_their_outputs():
     torch.testing.assert_close(means[1] / unit, means[0], rtol=1e-2, atol=1e-2)
 
 
-def test_laws_of_several_outputs_are_not_one():
+def test_noise_law_raises_for_several_outputs():
     model = make_model(0.3)
     with pytest.raises(TypeError, match="use noise_laws"):
         model.noise_law  # noqa: B018
@@ -526,7 +526,7 @@ def test_laws_of_several_outputs_are_not_one():
     assert model.posterior(TEST_X, outputs=1).mean.shape == (5, 1)
 
 
-def test_one_weight_given_twice_is_two():
+def test_one_weight_given_twice_is_copied():
     X, Y = make_data()
     weight = InverseMultiquadric()
     model = MultiOutputRCGP(X, Y, weight=[weight, weight, weight])

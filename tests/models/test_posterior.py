@@ -9,7 +9,7 @@ from rcgp.models import posterior as module
 
 
 @pytest.mark.parametrize("entries", [1, 40, 2**22])
-def test_chunks_do_not_change_the_answer(monkeypatch, entries):
+def test_chunks_do_not_change_the_result(monkeypatch, entries):
     model = make_twin("imq").model
     X = torch.rand(2, 23, 2, dtype=torch.float64)
     whole = model.posterior(X)
@@ -20,7 +20,7 @@ def test_chunks_do_not_change_the_answer(monkeypatch, entries):
     torch.testing.assert_close(parts.variance, variance, rtol=1e-10, atol=1e-12)
 
 
-def test_asking_for_variances_builds_no_covariance_matrix(monkeypatch):
+def test_variances_need_no_covariance_matrix(monkeypatch):
     model = make_twin("imq").model
 
     def refuse(*arguments):

@@ -25,7 +25,7 @@ def weighted_model(weight, counts=COUNTS, repeat=False, mean="zero"):
     return model
 
 
-def test_a_whole_weight_counts_like_as_many_rows():
+def test_an_integer_weight_counts_as_repeated_rows():
     """In the posterior of an ordinary GP, at given hyperparameters."""
     test_X = torch.rand(9, 2, dtype=torch.float64)
     posteriors = [weighted_model(Constant(), repeat=repeat).posterior(test_X) for repeat in (False, True)]
@@ -144,7 +144,7 @@ def test_gradients_of_the_objectives_match_central_differences():
         (np.r_[np.nan, np.ones(16)], "sample_weight contains NaN in row 0"),
     ],
 )
-def test_bad_weights_are_refused(weights, message):
+def test_bad_weights_raise(weights, message):
     with pytest.raises(ValueError, match=message):
         weighted_model(Constant(), counts=weights)
 
@@ -158,7 +158,7 @@ def test_weights_follow_the_type_of_the_model():
 
 @pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
 def test_the_weights_of_a_learned_law_follow_sample_weights(factor):
-    """The model weighs its rows as the fit did, whatever the unit of the sample weights."""
+    """The model weights its rows as the fit did, for any unit of the sample weights."""
     X, y = (torch.tensor(a) for a in make_data(40))
     precision = torch.linspace(0.5, 3.0, 40, dtype=torch.float64)
     models = []

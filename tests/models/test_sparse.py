@@ -44,7 +44,7 @@ def kernels(twin, Z):
 
 @pytest.fixture(params=[None, 5], ids=["one block", "blocks of five rows"])
 def blocks(request, monkeypatch):
-    """Rows all at once, or in blocks of which none is kept."""
+    """All rows at once, or in blocks that are not kept."""
     if request.param is not None:
         monkeypatch.setattr(sparse_rows, "block_rows", lambda m: request.param)
         monkeypatch.setattr(sparse_rows, "_KEPT_ENTRIES", 0)
@@ -205,13 +205,13 @@ def test_a_fit_of_the_inducing_points_raises_the_bound():
 
 
 @pytest.mark.parametrize("name", ["marginal", "pseudo_marginal"])
-def test_objectives_of_the_exact_model_are_refused(name):
+def test_objectives_of_the_exact_model_raise(name):
     X, y, _ = sine(30)
     with pytest.raises(TypeError, match="this is for RCGP, the exact model"):
         OBJECTIVES[name](SparseRCGP(X, y, inducing=5, weight=Constant()))
 
 
-def test_the_bound_is_refused_for_an_exact_model():
+def test_the_bound_raises_for_an_exact_model():
     X, y, _ = sine(30)
     with pytest.raises(ValueError, match="'elbo' is for SparseRCGP"):
         fit(RCGP(X, y), "elbo")
@@ -237,7 +237,7 @@ def test_copies_and_pickles_predict_the_same():
         assert torch.equal(other.posterior(X[:5]).mean, expected)
 
 
-def test_a_float32_model_answers_in_float32():
+def test_a_float32_model_returns_float32():
     X, y, _ = sine(60)
     model = SparseRCGP(X.float(), y.float(), inducing=8)
     assert model.posterior(X[:5].float()).variance.dtype == torch.float32
@@ -290,7 +290,7 @@ def test_sample_weights_are_repeated_rows():
         (torch.tensor([[0.0], [float("nan")]]), ValueError, "inducing.*row 1"),
     ],
 )
-def test_bad_inducing_points_are_refused(inducing, error, message):
+def test_bad_inducing_points_raise(inducing, error, message):
     X, y = (torch.tensor(part) for part in make_data(d=1))
     with pytest.raises(error, match=message):
         SparseRCGP(X, y, inducing=inducing)

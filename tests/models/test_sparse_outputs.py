@@ -65,13 +65,13 @@ def test_the_robust_fit_flags_cells():
     assert model.posterior(torch.tensor(X)).mean.isfinite().all()
 
 
-def test_inducing_points_of_another_dimension_are_refused():
+def test_inducing_points_of_another_dimension_raise():
     X, Y = make_data()
     with pytest.raises(ValueError, match="inducing must have shape m x 2"):
         SparseMultiOutputRCGP(X, Y, inducing=torch.zeros(3, 3))
 
 
-def test_what_shared_points_do_not_allow_is_refused():
+def test_unsupported_options_of_shared_points_raise():
     X, Y = make_data()
     with pytest.raises(ValueError, match="cannot be trained"):
         SparseMultiOutputRCGP(X, Y, inducing=4, train_inducing=True)

@@ -52,7 +52,7 @@ def test_bad_training_data_are_named(name):
         (X[:0], "test_X is empty"),
     ],
 )
-def test_bad_test_inputs_are_named_and_leave_the_model_alone(test_X, message):
+def test_bad_test_inputs_are_named_and_do_not_change_the_model(test_X, message):
     model = RCGP(X, Y)
     before = model.posterior(X).mean
     with pytest.raises(ValueError, match=message):
@@ -66,13 +66,13 @@ def test_first_bad_row_of_a_batch_is_found():
 
 
 @pytest.mark.parametrize("noise", [0.0, -1.0, float("nan")])
-def test_impossible_noise_is_rejected(noise):
+def test_invalid_noise_raises(noise):
     with pytest.raises(ValueError, match="noise must be a positive variance"):
         RCGP(X, Y, noise=noise)
 
 
 @pytest.mark.parametrize("argument", ["kernel", "weight"])
-def test_objects_of_the_wrong_kind_are_rejected(argument):
+def test_objects_of_the_wrong_type_raise(argument):
     with pytest.raises(TypeError, match=argument):
         RCGP(X, Y, **{argument: "rbf"})
 
@@ -151,18 +151,18 @@ class Broken(WeightFunction):
         (lambda e: torch.where(e == e[2], torch.nan, 1.0), "it gives nan in row 2"),
     ],
 )
-def test_a_weight_that_gives_no_weights_is_refused(result, message):
+def test_a_weight_with_invalid_values_raises(result, message):
     with pytest.raises(ValueError, match=message):
         RCGP(X, Y, weight=Broken(result))
 
 
-def test_a_mean_of_another_shape_is_refused():
+def test_a_mean_of_another_shape_raises():
     with pytest.raises(ValueError, match="mean must give one number for each of the 5 rows"):
         RCGP(X, Y, mean=gpytorch.means.ConstantMean(batch_shape=torch.Size([2])))
 
 
 @pytest.mark.parametrize(("value", "error"), [(-1.0, ValueError), (1e-30, ValueError), ("a", TypeError)])
-def test_noise_cannot_be_set_to_nonsense(value, error):
+def test_invalid_noise_cannot_be_assigned(value, error):
     model = RCGP(X, Y)
     before = model.noise.item()
     with pytest.raises(error, match="noise must be"):
@@ -170,5 +170,5 @@ def test_noise_cannot_be_set_to_nonsense(value, error):
     assert model.noise.item() == before
 
 
-def test_a_noise_below_the_floor_can_be_asked_for_at_the_start():
+def test_noise_below_the_floor_can_be_given_initially():
     assert RCGP(X, Y, noise=1e-30).noise.item() == pytest.approx(1e-30)

@@ -45,7 +45,7 @@ def test_an_experiment_is_run_once_and_rendered_again(tmp_path, capsys):
         (["table1", "--redo", "gp"], "there are no records of 'gp' to redo in"),
     ],
 )
-def test_what_cannot_be_reproduced_is_one_sentence(arguments, message, tmp_path, capsys):
+def test_errors_are_one_sentence(arguments, message, tmp_path, capsys):
     assert run(["reproduce", *arguments, "--output", str(tmp_path)]) == 2
     err = capsys.readouterr().err
     assert message in err
@@ -130,7 +130,7 @@ def test_table_2_notes_its_ten_repetitions_but_not_the_protocol(monkeypatch, tmp
     command = ["reproduce", "table2", "--protocol", "published", "--output", str(tmp_path)]
     assert run([*command, "--splits", "20"]) == 0
     assert capsys.readouterr().err == "note: --splits 20 is more than there are: 10 repetitions of table2\n"
-    assert run(command) == 0  # nobody asked for the fifty of the default
+    assert run(command) == 0  # no note on the default of fifty
     assert capsys.readouterr().err == ""
 
 
@@ -165,8 +165,8 @@ def test_a_second_process_ends_with_one_sentence(recorded, capsys):
 
 
 def test_records_are_repeated_on_request(recorded, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(commands, "run_experiment", lambda *arguments: asked.append(arguments[5]) or ([], [], []))
+    requested = []
+    monkeypatch.setattr(commands, "run_experiment", lambda *arguments: requested.append(arguments[5]) or ([], [], []))
     monkeypatch.setattr(commands, "unavailable", lambda names: {})
     assert run(["reproduce", "figure_weights", "--redo", "gp", "--output", str(recorded)]) == 2
     assert capsys.readouterr().err == f"rcgp: there are no records of 'gp' to redo in {str(recorded)!r}\n"
@@ -178,10 +178,10 @@ def test_records_are_repeated_on_request(recorded, monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("; there are those of rcgp\n")
     assert run(["reproduce", "table1", "--redo", "rcgp", "--output", str(recorded)]) == 0
     assert run(["reproduce", "table1", "--output", str(recorded)]) == 0
-    assert asked == ["all", "rcgp", None]
+    assert requested == ["all", "rcgp", None]
 
 
-def test_an_interrupt_says_that_finished_runs_are_kept(tmp_path, monkeypatch, capsys):
+def test_an_interrupt_reports_that_finished_runs_are_kept(tmp_path, monkeypatch, capsys):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
@@ -229,7 +229,7 @@ def test_the_time_left_is_known_when_runs_take_minutes(monkeypatch):
 
 
 def reported(console, monkeypatch, steps):
-    """What is said of progress: each step is seconds on the clock, and runs done of ten."""
+    """The printed progress: each step is seconds on the clock, and finished runs of ten."""
     clock = [0.0]
     monkeypatch.setattr(commands.time, "monotonic", lambda: clock[0])
     with commands._progress(EXPERIMENTS["table1"], console) as report:
@@ -259,17 +259,17 @@ def test_a_log_of_what_is_soon_done_has_no_line_of_progress(monkeypatch):
 
 @pytest.fixture
 def no_data(tmp_path, monkeypatch):
-    """An empty folder of data files, and no network. How often each data set was asked for over the network."""
-    asked = []
+    """An empty folder of data files, and no network. Returns the list of requested data sets."""
+    requested = []
 
     def refuse(**arguments):
-        asked.append(arguments["data_id"])
+        requested.append(arguments["data_id"])
         raise URLError("no network")
 
     monkeypatch.setattr("sklearn.datasets.fetch_openml", refuse)
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("RCGP_DATA_HOME", str(tmp_path / "data"))
-    return asked
+    return requested
 
 
 def test_data_that_are_missing_are_named_and_nothing_is_recorded(tmp_path, no_data, capsys):
@@ -351,7 +351,7 @@ def _unfit(*arguments):
 
 
 @pytest.mark.slow
-def test_whatever_fails_the_others_are_run_and_rendered_and_the_failures_come_last(tmp_path, monkeypatch, capsys):
+def test_other_experiments_run_after_failures_which_are_listed_last(tmp_path, monkeypatch, capsys):
     """A run that raises, an experiment that another process holds, and one whose rendering fails."""
     names = ("figure_outliers", "figure_prior_mean", "figure_varying_c", "figure_weights")
     chosen = {name: EXPERIMENTS[name] for name in names}
@@ -388,14 +388,14 @@ def test_where_everything_fails_there_is_no_page(tmp_path, monkeypatch, capsys):
 
 
 def reproduced(name, folder, methods, redo=None, splits=2):
-    """Run the command with some methods; returns what it says."""
+    """Run the command with some methods; returns its output."""
     console = Console(file=io.StringIO(), highlight=False)
     commands.run_and_render_all(name, None, splits, False, redo, folder, 1, console, methods)
     return console.file.getvalue()
 
 
 @pytest.mark.slow
-def test_only_the_methods_asked_for_are_run_and_all_records_are_shown(tmp_path, monkeypatch):
+def test_only_given_methods_are_run_and_all_records_are_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "EXPERIMENTS", {"table1": replace(TABLE_1, configs=some_of_table_1)})
     file = RecordFile(tmp_path / "table1.jsonl")
     reproduced("table1", tmp_path, ["winsorized"], splits=1)
@@ -415,25 +415,25 @@ def test_only_the_methods_asked_for_are_run_and_all_records_are_shown(tmp_path, 
         ("figure_weights", ["gp"], "the runs of figure_weights are not of single methods: leave --methods out"),
     ],
 )
-def test_methods_that_an_experiment_does_not_have_are_refused(name, methods, message, tmp_path):
+def test_methods_that_an_experiment_does_not_have_raise(name, methods, message, tmp_path):
     with pytest.raises(ValueError, match=re.escape(message)):
         reproduced(name, tmp_path / "out", methods)
     assert not (tmp_path / "out").exists()
 
 
 def test_experiments_without_methods_run_completely_with_a_note(tmp_path, monkeypatch):
-    asked = {}
+    requested = {}
     monkeypatch.setattr(
         commands,
         "run_experiment",
-        lambda experiment, options, *rest: asked.update({experiment.name: options}) or ([], [], []),
+        lambda experiment, options, *rest: requested.update({experiment.name: options}) or ([], [], []),
     )
     monkeypatch.setattr(commands, "unavailable", lambda names: {})
     chosen = {name: EXPERIMENTS[name] for name in ("table1", "table2", "figure_weights")}
     monkeypatch.setattr(commands, "EXPERIMENTS", chosen)
     said = reproduced("all", tmp_path, ["m-gp"], splits=1)
     assert said == "note: --methods has no effect on table2, figure_weights\n"
-    assert {name: options.methods for name, options in asked.items()} == dict.fromkeys(chosen, ("m-gp",))
+    assert {name: options.methods for name, options in requested.items()} == dict.fromkeys(chosen, ("m-gp",))
 
 
 def test_methods_have_no_effect_with_redo(recorded, monkeypatch):

@@ -52,7 +52,7 @@ def whole(saved):
 
 def check_content(path, description, expected):
     read, found = read_archive(path)
-    assert json.dumps(read) == json.dumps(description)  # 1 and 1.0 and True are told apart
+    assert json.dumps(read) == json.dumps(description)  # 1, 1.0 and True differ
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
@@ -73,7 +73,7 @@ def signed(metadata, content):
     metadata["sha256"] = archive._digest(metadata, content)
 
 
-def test_everything_comes_back_to_the_bit(saved):
+def test_everything_is_restored_exactly(saved):
     check_content(saved, DESCRIPTION, tensors())
 
 
@@ -118,7 +118,7 @@ def test_the_file_is_plain_safetensors(saved):
     ],
     ids=repr,
 )
-def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path, description):
+def test_descriptions_beyond_json_raise_before_anything_is_written(tmp_path, description):
     with pytest.raises(SavedModelError, match="description"):
         write_archive(tmp_path / "m", description, {})
     assert list(tmp_path.iterdir()) == []
@@ -135,7 +135,7 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path, d
     ],
     ids=["complex", "sparse", "list", "reserved name", "number as name"],
 )
-def test_what_is_not_a_dense_tensor_under_a_name_is_refused(tmp_path, bad):
+def test_anything_but_named_dense_tensors_raises(tmp_path, bad):
     with pytest.raises(SavedModelError, match=r"tensor"):
         write_archive(tmp_path / "m", {}, bad)
     assert list(tmp_path.iterdir()) == []
@@ -144,7 +144,7 @@ def test_what_is_not_a_dense_tensor_under_a_name_is_refused(tmp_path, bad):
 # --- reading what is not a saved model
 
 
-def test_a_missing_file_a_folder_and_a_pipe_are_clear_errors(tmp_path):
+def test_a_missing_file_a_folder_and_a_pipe_raise_clear_errors(tmp_path):
     with pytest.raises(SavedModelError, match=r"there is no file .*nothing'"):
         read_archive(tmp_path / "nothing")
     with pytest.raises(SavedModelError, match="is not a file"):
@@ -158,7 +158,7 @@ def test_a_missing_file_a_folder_and_a_pipe_are_clear_errors(tmp_path):
         write_archive("zero\0byte", {}, {})
 
 
-def test_a_file_that_may_not_be_read_is_a_clear_error(saved, monkeypatch):
+def test_a_file_that_may_not_be_read_raises_a_clear_error(saved, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -203,14 +203,14 @@ def test_foreign_files_are_named_as_such_and_run_no_code(tmp_path, monkeypatch):
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_safetensors_file_of_another_program_is_a_clear_error(tmp_path):
+def test_a_safetensors_file_of_another_program_raises_a_clear_error(tmp_path):
     for metadata in (None, {"format": "pt"}):
         safetensors.torch.save_file({"weight": torch.zeros(3)}, tmp_path / "m", metadata=metadata)
         with pytest.raises(SavedModelError, match="another program"):
             read_archive(tmp_path / "m")
 
 
-def test_a_newer_format_says_who_wrote_it_and_to_upgrade(saved):
+def test_a_newer_format_names_its_version_and_the_remedy(saved):
     def change(metadata, content):
         metadata.update(format_version="3", rcgp_version="9.1")
         signed(metadata, content)
@@ -224,25 +224,25 @@ def test_an_older_format_names_the_version_that_reads_it(saved):
         metadata.update(format_version="1", rcgp_version="0.0.9")
         signed(metadata, content)
 
-    told = r"model.rcgp' was written by rcgp 0.0.9 in format 1, .* read it with rcgp 0.1.0, or fit the model again"
-    with pytest.raises(SavedModelError, match=told):
+    message = r"model.rcgp' was written by rcgp 0.0.9 in format 1, .* read it with rcgp 0.1.0, or fit the model again"
+    with pytest.raises(SavedModelError, match=message):
         read_archive(rewritten(saved, change))
 
 
 @pytest.mark.parametrize("version", ["", "0", "-1", "one", "1.5", "²"])
-def test_an_invalid_version_is_a_clear_error(saved, version):
+def test_an_invalid_version_raises_a_clear_error(saved, version):
     with pytest.raises(SavedModelError, match="damaged"):
         read_archive(rewritten(saved, lambda metadata, content: metadata.update(format_version=version)))
 
 
 @pytest.mark.parametrize("key", ["sha256", "description", "rcgp_version"])
-def test_missing_metadata_are_a_clear_error(saved, key):
+def test_missing_metadata_raise_a_clear_error(saved, key):
     with pytest.raises(SavedModelError, match="checksum"):
         read_archive(rewritten(saved, lambda metadata, content: metadata.pop(key)))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "[" * 100_000], ids=["empty", "cut", "list", "null", "deep"])
-def test_a_description_that_is_no_json_object_is_a_clear_error_even_when_signed(saved, text):
+def test_a_description_that_is_no_json_object_raises_a_clear_error_even_when_signed(saved, text):
     def change(metadata, content):
         metadata["description"] = text
         signed(metadata, content)
@@ -251,7 +251,7 @@ def test_a_description_that_is_no_json_object_is_a_clear_error_even_when_signed(
         read_archive(rewritten(saved, change))
 
 
-def test_tensors_changed_added_renamed_or_retyped_are_found_out(saved):
+def test_changed_added_renamed_or_retyped_tensors_are_detected(saved):
     original = saved.read_bytes()
 
     def check(change):
@@ -267,14 +267,14 @@ def test_tensors_changed_added_renamed_or_retyped_are_found_out(saved):
     check(lambda content: content.update({"empty": torch.zeros(0, 4)}))
 
 
-def test_every_truncation_is_said_to_be_one(saved, whole):
+def test_every_truncation_is_reported_as_one(saved, whole):
     for size in (*range(9, len(whole), 5), len(whole) - 1):
         saved.write_bytes(whole[:size])
         with pytest.raises(SavedModelError, match=f"is truncated: it ends after {size} bytes"):
             read_archive(saved)
 
 
-def test_bytes_after_the_end_are_a_clear_error(saved):
+def test_bytes_after_the_end_raise_a_clear_error(saved):
     saved.write_bytes(saved.read_bytes() + b"x")
     with pytest.raises(SavedModelError, match="damaged"):
         read_archive(saved)
@@ -294,7 +294,7 @@ def test_flipped_bytes_give_an_error_and_never_other_content(saved, whole, damag
     check_content(saved, DESCRIPTION, tensors())  # the blanks between header and data carry nothing
 
 
-def test_a_flipped_bit_is_found_wherever_it_is(saved, whole):
+def test_a_flipped_bit_is_detected_anywhere(saved, whole):
     header = whole[: 8 + int.from_bytes(whole[:8], "little")]
     for position in range(len(whole)):
         if len(header.rstrip()) <= position < len(header):
@@ -315,7 +315,7 @@ def leftovers(folder):
 
 @pytest.mark.parametrize("function", ["replace", "fsync", "chmod", "fdopen"])
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
-def test_a_save_that_fails_leaves_the_old_file_whole(saved, monkeypatch, function, error):
+def test_a_save_that_fails_leaves_the_old_file_intact(saved, monkeypatch, function, error):
     def fail(*args, **kwargs):
         raise error
 
@@ -328,7 +328,7 @@ def test_a_save_that_fails_leaves_the_old_file_whole(saved, monkeypatch, functio
     assert leftovers(saved.parent) == []
 
 
-def test_a_full_disk_is_a_clear_error_and_leaves_the_old_file_whole(saved):
+def test_a_full_disk_raises_a_clear_error_and_leaves_the_old_file_intact(saved):
     script = f"""
 import resource, torch
 from rcgp.saving import SavedModelError, write_archive
@@ -376,7 +376,7 @@ def test_a_process_killed_while_saving_leaves_a_file_that_reads(tmp_path):
     assert max(numbers) > 1  # some saves did happen before the kill
 
 
-def test_paths_that_cannot_be_written_are_clear_errors(tmp_path, saved, monkeypatch):
+def test_paths_that_cannot_be_written_raise_clear_errors(tmp_path, saved, monkeypatch):
     with pytest.raises(SavedModelError, match=r"missing.*its folder does not exist"):
         write_archive(tmp_path / "missing" / "m", {}, {})
     with pytest.raises(SavedModelError, match="it is a folder"):
@@ -440,6 +440,6 @@ json_values = st.recursive(
 
 @given(description=st.dictionaries(st.text(), json_values, max_size=4))
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_json_comes_back_as_it_was(tmp_path, description):
+def test_any_json_is_restored(tmp_path, description):
     write_archive(tmp_path / "m", description, {})
     check_content(tmp_path / "m", description, {})

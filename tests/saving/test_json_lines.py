@@ -11,7 +11,7 @@ import pytest
 from rcgp.saving.json_lines import LockedError, append_line, hold, parse_line
 
 
-def test_a_line_after_a_torn_one_is_a_line_of_its_own(tmp_path):
+def test_a_line_after_an_incomplete_one_is_separate(tmp_path):
     path = tmp_path / "lines.jsonl"
     with open(path, "ab+") as file:
         append_line(file, json.dumps({"a": "β"}, ensure_ascii=False))
@@ -31,7 +31,7 @@ def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path):
         assert not list(tmp_path.iterdir())
 
 
-def test_a_file_system_without_locks_holds_nothing(tmp_path, monkeypatch):
+def test_without_locks_nothing_is_held(tmp_path, monkeypatch):
     def refuse(handle, operation):
         raise OSError(errno.ENOLCK, "no locks")
 

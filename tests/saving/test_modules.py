@@ -217,14 +217,14 @@ def scrambled(module, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("make", KERNELS)
-def test_kernels_come_back_to_the_bit(make, dtype, tmp_path):
+def test_kernels_are_restored_exactly(make, dtype, tmp_path):
     kernel = scrambled(make(), dtype)
     check_same_kernel(kernel, check_round_trip(kernel, tmp_path), dtype)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("make", CONSTRAINED)
-def test_constraints_come_back_to_the_bit(make, dtype, tmp_path):
+def test_constraints_are_restored_exactly(make, dtype, tmp_path):
     kernel = kernels.RBFKernel(ard_num_dims=3, lengthscale_constraint=make())
     if dtype is not None:  # else the bounds may be of another type than the parameter
         scrambled(kernel, dtype)
@@ -239,7 +239,7 @@ def test_constraints_come_back_to_the_bit(make, dtype, tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("make", PRIOR)
-def test_priors_come_back_with_the_same_density(make, dtype, tmp_path):
+def test_priors_are_restored_with_the_same_density(make, dtype, tmp_path):
     kernel = scrambled(kernels.RBFKernel(ard_num_dims=3, lengthscale_prior=make()), dtype)
     restored = check_round_trip(kernel, tmp_path)
     densities = []
@@ -253,7 +253,7 @@ def test_priors_come_back_with_the_same_density(make, dtype, tmp_path):
     assert densities[0].isfinite().all()
 
 
-def test_priors_on_every_parameter_come_back(tmp_path):
+def test_priors_on_every_parameter_are_restored(tmp_path):
     kernel = kernels.AdditiveKernel(
         kernels.ScaleKernel(
             kernels.PeriodicKernel(
@@ -278,7 +278,7 @@ def test_priors_on_every_parameter_come_back(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("make", MEANS)
-def test_means_come_back_to_the_bit(make, dtype, tmp_path):
+def test_means_are_restored_exactly(make, dtype, tmp_path):
     mean = scrambled(make(), dtype)
     restored = check_round_trip(mean, tmp_path)
     X = data()[0].to(dtype)
@@ -286,7 +286,7 @@ def test_means_come_back_to_the_bit(make, dtype, tmp_path):
 
 
 @pytest.mark.parametrize("make", WEIGHTS)
-def test_weights_come_back_to_the_bit(make, tmp_path):
+def test_weights_are_restored_exactly(make, tmp_path):
     weight = make()
     restored = check_round_trip(weight, tmp_path)
     arguments = RESIDUAL, torch.zeros(5, 1, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64)
@@ -295,7 +295,7 @@ def test_weights_come_back_to_the_bit(make, tmp_path):
     assert repr(weight) == repr(restored)
 
 
-def test_a_trainable_threshold_that_has_met_no_data_still_waits_for_them(tmp_path):
+def test_an_uninitialised_trainable_threshold_is_restored(tmp_path):
     weight = InverseMultiquadric(trainable=True)
     restored = check_round_trip(weight, tmp_path)
     assert restored.log_c.isnan()
@@ -313,7 +313,7 @@ OUTPUTS = [
 
 
 @pytest.mark.parametrize("make", OUTPUTS)
-def test_what_several_outputs_need_is_the_same_after_a_round_trip(make, tmp_path):
+def test_modules_of_several_outputs_are_restored(make, tmp_path):
     module = make()
     restored = check_round_trip(module, tmp_path)
     inputs = torch.cat([data()[0], torch.arange(7.0).remainder(2.0).unsqueeze(-1)], dim=-1).to(torch.float64)
@@ -323,7 +323,7 @@ def test_what_several_outputs_need_is_the_same_after_a_round_trip(make, tmp_path
         assert list(module._priors) == list(restored._priors)
 
 
-def test_a_kernel_of_outputs_without_its_index_kernels_is_refused():
+def test_a_kernel_of_outputs_without_its_index_kernels_raises():
     description, tensors = describe(CoregionKernel.of([kernels.RBFKernel(), kernels.RBFKernel()], 2, 1))
     description["parts"] = description["parts"][:3]
     kept = {name: value for name, value in tensors.items() if not name.startswith("parts.3")}
@@ -346,7 +346,7 @@ def described_constraints(constraint):
     return describe(kernels.RBFKernel(ard_num_dims=3, lengthscale_constraint=constraint))[0]["constraints"].values()
 
 
-def test_every_weight_function_and_mean_of_rcgp_can_be_saved_or_is_known_not_to_be():
+def test_every_weight_function_and_mean_is_saved_or_listed_as_an_exception():
     def concrete(module, base):
         classes = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, base)]
         return {cls for cls in classes if cls.forward is not base.forward and cls.__module__.startswith("rcgp")}
@@ -392,7 +392,7 @@ def test_a_fitted_model_predicts_the_same_from_its_saved_parts(tmp_path):
     assert raw_bytes(old.variance) == raw_bytes(new.variance)
 
 
-def test_describing_and_loading_change_nothing_of_the_caller(tmp_path):
+def test_describing_and_loading_have_no_side_effects(tmp_path):
     mean = means.LinearMean(3)
     before, state = copy.deepcopy(mean), torch.random.get_rng_state()
     description, tensors = describe(mean)
@@ -500,7 +500,7 @@ def nested(depth):
 
 
 @pytest.mark.parametrize(("module", "message"), unsaveable(), ids=itertools.count())
-def test_what_is_code_or_unusual_is_refused_by_name(module, message):
+def test_code_and_unusual_parts_raise_and_are_named(module, message):
     with pytest.raises(SavedModelError, match=message) as caught:
         describe(module)
     assert "\n" not in str(caught.value)

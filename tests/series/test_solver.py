@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from optional_parts import optional
-from rcgp.core.evidence import signal_evidence
-from rcgp.core.exact import condition
-from rcgp.core.loo import leave_one_out
+from rcgp.core.exact import condition, leave_one_out, signal_evidence
 from rcgp.core.pseudo import PseudoData
 from rcgp.series import solver
 from rcgp.series.filtering import compiled

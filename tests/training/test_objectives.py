@@ -10,7 +10,7 @@ import torch
 import reference
 from problems import WEIGHTS, gpytorch_gp, make_data, make_twin, set_hyperparameters
 from rcgp import RCGP, SparseRCGP, fit
-from rcgp.core.loo import log_density
+from rcgp.core.exact import log_density
 from rcgp.training import objectives
 from rcgp.weights import (
     Constant,

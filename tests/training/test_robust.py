@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rcgp import RCGP, FitError, SparseRCGP, fit, fit_robust, posterior_influence
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares, learn_law, log_bound
 from rcgp.core.pseudo import pseudo_data
 from rcgp.models.defaults import add_weak_priors, robust_spread
@@ -441,7 +441,6 @@ def test_a_function_with_a_period_of_six_rows_is_found(weight):
         model.weight = Constant()
         fit_ordinary(model)
     assert error_of(model, X, f) < 0.1
-
 
 
 def test_many_errors_stick_out_of_a_smooth_function():

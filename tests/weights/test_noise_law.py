@@ -30,7 +30,7 @@ LAWS = {
 
 
 def make_rows(n=9, seed=0):
-    """Residuals with two gross ones, leave-one-out moments and noise variances of rows."""
+    """Residuals with two outliers, leave-one-out moments and noise variances of rows."""
     random = np.random.default_rng(seed)
     e = random.standard_normal(n)
     e[1], e[n // 2] = 30.0, -4.0
@@ -115,7 +115,7 @@ def test_the_squared_weight_is_the_expected_precision_over_the_local_factor(name
 
 
 def test_noise_and_known_factors_count_by_their_product():
-    """All sample weights times a number, and the noise variance with them: the same weights."""
+    """Multiplying sample weights and noise variance by a number leaves the weights unchanged."""
     weight, e, x = law_weight()
     other = LawWeight(LAW, weight.mean, weight.variance, weight.local, weight.relative / 1e4)
     torch.testing.assert_close(other(e, x, 1e4 * NOISE), weight(e, x, NOISE), rtol=1e-12, atol=1e-150)
@@ -207,7 +207,7 @@ def test_gradients_are_finite_where_a_row_is_deleted():
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 20), log_noise=st.floats(-4, 1))
-def test_influence_is_bounded_and_settles(seed, n, log_noise):
+def test_influence_is_bounded_and_converges(seed, n, log_noise):
     X, y = (torch.tensor(a) for a in make_data(n, seed=seed, outliers=1))
     model = RCGP(X, y, noise=10.0**log_noise)
     model.weight = LawWeight(LAW, *model.latent_leave_one_out(model.training_terms().pseudo))
@@ -225,7 +225,7 @@ def test_influence_is_bounded_and_settles(seed, n, log_noise):
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_the_predictive_density_is_the_mixture_of_good_rows(name):
+def test_predictive_density_is_the_mixture_of_inliers(name):
     law = LAWS[name]
     e, _, variance, noise = make_rows()
     ours = law.log_density(*tensors(e, variance, noise))
@@ -282,7 +282,7 @@ def test_quantiles_and_densities_do_not_depend_on_units(unit):
     torch.testing.assert_close(scaled, LAW.log_density(e, variance, noise))
 
 
-def test_the_variance_of_a_law_is_that_of_its_good_rows():
+def test_variance_of_a_law_is_that_of_its_inliers():
     random = np.random.default_rng(0)
     scale = random.choice(SCALES, 400_000, p=LAW.good_shares)
     assert (scale * random.standard_normal(400_000)).var() == pytest.approx(LAW.variance, rel=0.02)

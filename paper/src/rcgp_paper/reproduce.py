@@ -176,7 +176,7 @@ def _page_of_all(folder: Path, console: Console) -> Path | None:
 
 
 def _ignored(names: Sequence[str], options: Options, given: Sequence[str]) -> list[str]:
-    """Notices about given options that have no effect, or less than asked for, in some experiments."""
+    """Notices about given options that have no effect, or a smaller one, in some experiments."""
     notices = []
     if "--methods" in given:
         whole = [name for name in names if any("method" not in config for config in _configs(name, options))]
@@ -193,10 +193,10 @@ def _ignored(names: Sequence[str], options: Options, given: Sequence[str]) -> li
             repetitions = len({config.get("index") for config in _configs(name, options)})
             if 0 < repetitions < options.splits:
                 fewer.setdefault(repetitions, []).append(name)
-        for repetitions, those in fewer.items():
+        for repetitions, some in fewer.items():
             times = "one repetition" if repetitions == 1 else f"{repetitions} repetitions"
             quick = " with --quick" if options.quick else ""
-            notices.append(f"--splits {options.splits} is more than there are{quick}: {times} of {', '.join(those)}")
+            notices.append(f"--splits {options.splits} is more than there are{quick}: {times} of {', '.join(some)}")
     return notices
 
 
@@ -215,15 +215,15 @@ def _configs(name: str, options: Options) -> list[Config]:
 
 def _known_methods(given: Sequence[str], names: Sequence[str], options: Options) -> tuple[str, ...]:
     """The methods named; raises ValueError for an unknown one."""
-    asked = tuple(name.strip() for text in given for name in text.split(","))
+    methods = tuple(name.strip() for text in given for name in text.split(","))
     configs = [config for name in names for config in _configs(name, options)]
     known = list(dict.fromkeys(config["method"] for config in configs if "method" in config))
     if not known:
         raise ValueError(f"the runs of {', '.join(names)} are not of single methods: leave --methods out")
-    unknown = [name for name in asked if name not in known]
+    unknown = [name for name in methods if name not in known]
     if unknown:
         raise ValueError(f"there is no method {unknown[0]!r}: name some of {', '.join(known)}")
-    return asked
+    return methods
 
 
 def _check_redo(names: Sequence[str], folder: Path, redo: str) -> None:

@@ -23,8 +23,7 @@ from torch import Tensor
 from rcgp.botorch import validation
 from rcgp.botorch.training_data import Index, TrainingData
 from rcgp.botorch.weighing import Tasks, Weighed, weigh
-from rcgp.core.exact import ExactPosterior, condition
-from rcgp.core.loo import LeaveOneOut, leave_one_out
+from rcgp.core.exact import ExactPosterior, LeaveOneOut, condition, leave_one_out
 from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models import RCGP
 from rcgp.models.defaults import Between

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import leave_one_out, log_density
+from rcgp.core.exact import leave_one_out, log_density
 from rcgp.core.noise_law import weigh_rows
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models.defaults import robust_spreads

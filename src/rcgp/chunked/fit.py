@@ -24,9 +24,8 @@ from rcgp.chunked.weighing import Sample, all_rows, draw, weigh_all
 from rcgp.chunks import Chunks, Engine
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import NORMAL_MAD, add_weak_priors, kernel_of_all_columns
-from rcgp.models.inducing import CANDIDATES, check_selection, choose_inducing
+from rcgp.models.inducing import CANDIDATES, check_inducing, check_selection, choose_inducing
 from rcgp.models.posterior import PosteriorProcess
-from rcgp.models.validation import check_inducing
 from rcgp.training.fit import FitError, FitReport, fit, fit_ordinary
 from rcgp.training.judgement import doubts_of, judge_rows
 from rcgp.training.objectives import weighed_evidence
@@ -49,8 +48,8 @@ class Predictor:
     @property
     def process(self) -> PosteriorProcess:
         """The posterior of f."""
-        view = self.diagnose.view
-        return PosteriorProcess(view.prior_mean, view.kernel, view.Z, self.diagnose.posterior)
+        prior = self.diagnose.prior
+        return PosteriorProcess(prior.prior_mean, prior.kernel, prior.Z, self.diagnose.posterior)
 
     def mean(self, x: Tensor) -> Tensor:
         """Mean at ``q x d`` inputs: ``q``. Cost O(mq)."""
@@ -66,7 +65,7 @@ class Predictor:
 
     def noise_scale(self, x: Tensor) -> Tensor:
         """σ² h(x), the squared scale of the noise law: ``q``."""
-        return self.diagnose.noise.variance * self.diagnose.view.local(x)
+        return self.diagnose.noise.variance * self.diagnose.prior.local(x)
 
     def noise_variance(self, x: Tensor) -> Tensor:
         """Variance of the noise of inliers: ``q``."""
@@ -99,7 +98,7 @@ class ChunkedFit:
         rows: number of rows of positive weight.
         fitted_rows: number of rows that the hyperparameters were fitted to.
         doubts: why the noise law may be wrong, a sentence each, judged on at most 20 000 rows.
-        trusted_spread: robust standard deviation of the standardised leave-one-out residuals of those rows that keep
+        trusted_spread: robust standard deviation of the standardised leave-one-out residuals of the rows that keep
             more than half of their weight: above 1 if intervals are too narrow, below 1 if they are too wide.
         unseen: median share of an observation's variance that is prior variance unseen by the inducing points.
         seconds: duration of each step.
@@ -214,10 +213,10 @@ def fit_chunks(
 
 
 def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> tuple[tuple[str, ...], float, float]:
-    """Doubts about the noise law, spread of trusted residuals and share of unseen variance, from these rows."""
+    """Doubts about the noise law, spread of residuals of inliers and share of unseen variance, from some rows."""
     found = diagnose(some.chunk)
     deviation, core = some.y - found.mean, (found.variance + found.row_noise).sqrt()
-    kept = found.weights.square() * diagnose.view.local(some.X) > 0.5
+    kept = found.weights.square() * diagnose.prior.local(some.X) > 0.5
     scores = (deviation / core)[kept] if bool(kept.any()) else deviation / core
     if isinstance(diagnose.rule, ByLaw):
         law = diagnose.flags.law

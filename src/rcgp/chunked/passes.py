@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from rcgp.chunks import Chunk
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.linalg import cholesky
-from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import (
@@ -37,7 +37,19 @@ from rcgp.models.local_noise import LocalFactor
 from rcgp.weights import NoiseLaw, WeightFunction
 from rcgp.weights.noise_law import FLAGGED, Responsibilities, by_component, responsibilities
 
-__all__ = ["Block", "ByLaw", "Diagnose", "Diagnosis", "Given", "Link", "Noise", "Rule", "SumUp", "Sums", "View"]
+__all__ = [
+    "Block",
+    "ByLaw",
+    "ByWeight",
+    "Diagnose",
+    "Diagnosis",
+    "ExpectationStep",
+    "Noise",
+    "Rule",
+    "SparsePrior",
+    "SumUp",
+    "Sums",
+]
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True)
-class View:
+class SparsePrior:
     """A prior with fixed hyperparameters, seen through m inducing points.
 
     Attributes:
@@ -111,7 +123,7 @@ class View:
     local_noise: LocalFactor | None = None
 
     @classmethod
-    def of(cls, model: RCGP, Z: Tensor) -> View:
+    def of(cls, model: RCGP, Z: Tensor) -> SparsePrior:
         """A model's prior and local noise through these points. Cost m³/3."""
         mean, kernel = (copy.deepcopy(module).requires_grad_(False) for module in (model.mean, model.kernel))
         with torch.no_grad():
@@ -164,8 +176,8 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True)
-class Given:
-    """Weigh rows by a given function of their residuals, with the noise variance σ²."""
+class ByWeight:
+    """Weigh rows by a given weight function, with the noise variance σ²."""
 
     weight: WeightFunction
     variance: Tensor
@@ -179,7 +191,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Link:
+class ExpectationStep:
     """One expectation step: a posterior predicts f, and the noise law compares predictions with observations."""
 
     posterior: SparsePosterior
@@ -191,20 +203,20 @@ class ByLaw:
     """Weigh rows by the noise law, given predictions from other rows: first from a sample, then from all.
 
     The first posterior is the sample's. All rows, weighed by its predictions, give the second, which predicts each row
-    from all others, and so on. The weight of a row is a function of x, y and the links, computed wherever the row is. A
-    row of the sample contributes to its own first prediction; later links leave it out.
+    from all others, and so on. The weight of a row is a function of x, y and the steps, computed wherever the row is. A
+    row of the sample contributes to its own first prediction; later steps leave it out.
 
     Attributes:
-        links: one for each expectation step.
+        steps: the expectation steps.
     """
 
-    links: tuple[Link, ...]
+    steps: tuple[ExpectationStep, ...]
 
     def __call__(self, block: Block) -> Weighed:
         zero = torch.zeros_like(block.residual)
         pseudo = PseudoData(zero, zero)
-        for link in self.links:
-            predicted, noise = block.leave_one_out(link.posterior, pseudo), link.noise
+        for step in self.steps:
+            predicted, noise = block.leave_one_out(step.posterior, pseudo), step.noise
             rows = block.responsibilities(predicted, noise)
             w = (rows.precision / block.local).sqrt()
             slope = rows.slope * block.local  # the shift of a row whose noise variance is σ² h
@@ -240,13 +252,13 @@ class Sums:
 
 @dataclass(frozen=True)
 class SumUp:
-    """The sums of a chunk. Cost (2.3 + links) m²b."""
+    """The sums of a chunk. Cost (2.3 + steps) m²b."""
 
-    view: View
+    prior: SparsePrior
     rule: Rule
 
     def __call__(self, chunk: Chunk) -> Sums:
-        return functools.reduce(operator.add, map(self._of_block, self.view.blocks(chunk)))
+        return functools.reduce(operator.add, map(self._of_block, self.prior.blocks(chunk)))
 
     def _of_block(self, block: Block) -> Sums:
         weighed = self.rule(block)
@@ -283,27 +295,27 @@ class Diagnosis(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnose:
-    """Weights, leave-one-out predictions and outlier probabilities of the rows of a chunk. Cost (2 + links) m²b.
+    """Weights, leave-one-out predictions and outlier probabilities of the rows of a chunk. Cost (2 + steps) m²b.
 
     Attributes:
-        view: the prior.
+        prior: the prior.
         rule: how the rows were weighed.
         posterior: the posterior of all rows with these weights.
         noise: the noise of predictions.
         flags: the noise by which rows are flagged; differs from ``noise`` for a given weight function.
     """
 
-    view: View
+    prior: SparsePrior
     rule: Rule
     posterior: SparsePosterior
     noise: Noise
     flags: Noise
 
     def __call__(self, chunk: Chunk) -> Diagnosis:
-        parts = zip(*map(self._of_block, self.view.blocks(chunk)), strict=True)
+        parts = zip(*map(self._of_block, self.prior.blocks(chunk)), strict=True)
         found = Diagnosis(*map(torch.cat, parts))
         with torch.no_grad():
-            return found._replace(mean=found.mean + self.view.prior_mean(chunk.X))
+            return found._replace(mean=found.mean + self.prior.prior_mean(chunk.X))
 
     def _of_block(self, block: Block) -> Diagnosis:
         weighed = self.rule(block)

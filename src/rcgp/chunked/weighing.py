@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rcgp.chunked.passes import ByLaw, Diagnose, Given, Link, Noise, Sums, SumUp, View
+from rcgp.chunked.passes import ByLaw, ByWeight, Diagnose, ExpectationStep, Noise, SparsePrior, Sums, SumUp
 from rcgp.chunks import Chunk, Chunks, Engine
 from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_all_normal, evidence_of_shares
 from rcgp.core.sparse import SparsePosterior, Statistics, condition_sparse
@@ -36,7 +36,7 @@ from rcgp.weights.noise_law import OUTLIER_WIDTH
 __all__ = ["Sample", "all_rows", "draw", "order_statistics", "quantiles", "weigh_all"]
 
 # Expectation steps over all rows: one with predictions from the sample, two with predictions from all other rows.
-_LINKS = 3
+_STEPS = 3
 
 # A float64 as four digits of 16 bits.
 _DIGIT, _SHIFTS = 16, (48, 32, 16, 0)
@@ -188,7 +188,7 @@ class _Distances:
 def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int, *, learned: bool) -> Diagnose:
     """The posterior of all rows, the rule by which they are weighed and their noise law.
 
-    Cost (2.3 + links) m²n for each pass.
+    Cost (2.3 + steps) m²n for each pass.
 
     Args:
         model: the fitted model of the sample. With a given weight, thresholds by the paper's rule are set from all
@@ -198,13 +198,13 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
         rows: number of rows of positive weight.
         learned: whether weights come from the model's noise law.
     """
-    view, variance = View.of(model, Z), model.noise.detach().clone()
+    prior, variance = SparsePrior.of(model, Z), model.noise.detach().clone()
     normal = Noise(NoiseLaw.normal(), variance)
 
     def weighed_by(weight: WeightFunction, flags: Noise) -> Diagnose:
-        rule = Given(weight, variance)
+        rule = ByWeight(weight, variance)
         return Diagnose(
-            view, rule, _posterior(view, engine.reduce(SumUp(view, rule), chunks).statistics), normal, flags
+            prior, rule, _posterior(prior, engine.reduce(SumUp(prior, rule), chunks).statistics), normal, flags
         )
 
     if not learned:
@@ -213,21 +213,21 @@ def weigh_all(model: RCGP, Z: Tensor, chunks: Chunks, engine: Engine, rows: int,
         return weighed_by(model.weight, Noise(judged.law, judged.noise))
     law, undecided = model.noise_law, model.noise_law.is_normal
     with torch.no_grad():
-        sample = Rows(view.kernel, model.train_X, view.Z).statistics(model.training_terms().pseudo)
+        sample = Rows(prior.kernel, model.train_X, prior.Z).statistics(model.training_terms().pseudo)
         if undecided:  # start from the law before any data
             width = OUTLIER_WIDTH * robust_spread(model.residual())
             law = NoiseLaw.of_counts(variance.new_tensor(PRIOR_COUNTS), width)
-    rule = ByLaw((Link(_posterior(view, sample), Noise(law, variance)),))
+    rule = ByLaw((ExpectationStep(_posterior(prior, sample), Noise(law, variance)),))
     while True:
-        sums = engine.reduce(SumUp(view, rule), chunks)
+        sums = engine.reduce(SumUp(prior, rule), chunks)
         if undecided and not _law_wins(sums):
             return weighed_by(Constant(), normal)
         undecided = False
-        posterior = _posterior(view, sums.statistics)
+        posterior = _posterior(prior, sums.statistics)
         noise = Noise(NoiseLaw.of_counts(variance.new_tensor(PRIOR_COUNTS) + sums.counts, law.width), variance)
-        if len(rule.links) == _LINKS:
-            return Diagnose(view, rule, posterior, noise, noise)
-        rule = ByLaw((*rule.links, Link(posterior, noise)))
+        if len(rule.steps) == _STEPS:
+            return Diagnose(prior, rule, posterior, noise, noise)
+        rule = ByLaw((*rule.steps, ExpectationStep(posterior, noise)))
 
 
 def _law_wins(sums: Sums) -> bool:
@@ -236,9 +236,9 @@ def _law_wins(sums: Sums) -> bool:
     return bool(sums.gain + evidence_of_shares(sums.counts) > needed)
 
 
-def _posterior(view: View, statistics: Statistics) -> SparsePosterior:
+def _posterior(prior: SparsePrior, statistics: Statistics) -> SparsePosterior:
     """The posterior, with row-major matrices as read from a file, so that a saved model gives the same bits."""
-    found = condition_sparse(view.L, statistics)
+    found = condition_sparse(prior.L, statistics)
     return SparsePosterior(found.L, found.L_B.contiguous(), found.root.contiguous(), found.alpha.contiguous())
 
 

@@ -1,4 +1,4 @@
-"""The expected log density of the noise law under q(f) = N(m, v): what a variational bound adds up.
+"""The expected log density of the noise law under q(f) = N(m, v): the terms of a variational bound.
 
 For any responsibilities ρ, Jensen's inequality gives
 

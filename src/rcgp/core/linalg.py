@@ -17,16 +17,11 @@ __all__ = [
     "NotPositiveDefiniteError",
     "broadcast",
     "cholesky",
-    "noisy_points",
-    "posterior_variance",
     "scaled_cholesky",
 ]
 
 # Multiples of the rounding error, tried one after the other.
 _JITTER = (0.0, 1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
-
-# Rows of n x n matrices copied at a time.
-_ROWS = 256
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -34,7 +29,7 @@ class NotPositiveDefiniteError(ArithmeticError):
 
 
 def cholesky(M: Tensor) -> Tensor:
-    """Lower Cholesky factor of M, with as little jitter as it takes and none where none is needed.
+    """Lower Cholesky factor of M, with the least jitter that suffices and none if none is needed.
 
     The jitter is a multiple of n · eps · mean(diag M), the size of the rounding errors in M; it grows from one to a
     million times that before the matrix is given up. In a batch only the failing members receive it.
@@ -46,7 +41,7 @@ def cholesky(M: Tensor) -> Tensor:
         ``... x n x n`` lower triangular factor. Cost n³/3.
 
     Raises:
-        NotPositiveDefiniteError: where M is not positive definite or holds non-finite numbers.
+        NotPositiveDefiniteError: if M is not positive definite or has entries that are not finite.
     """
     n = M.shape[-1]
     diagonal = M.diagonal(dim1=-2, dim2=-1)
@@ -69,7 +64,7 @@ def cholesky(M: Tensor) -> Tensor:
 def broadcast(K: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
     """A kernel matrix ``... x n x n`` and vectors ``... x n`` with their batch dimensions made equal.
 
-    So one kernel matrix may serve several outputs, or one output several kernels; autograd sums the gradients.
+    One kernel matrix may serve several outputs, or several kernels one output; autograd sums the gradients.
     """
     shapes = (K.shape[:-2], *(vector.shape[:-1] for vector in vectors))
     batch = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
@@ -89,24 +84,3 @@ def scaled_cholesky(K: Tensor, s: Tensor) -> Tensor:
     M = (K * s.unsqueeze(-1)).mul_(s.unsqueeze(-2))  # n x n
     M.diagonal(dim1=-2, dim2=-1).add_(1.0)
     return cholesky(M)
-
-
-def posterior_variance(K: Tensor, P: Tensor, s: Tensor) -> Tensor:
-    """ν_i, the posterior variance of f(x_i), from P = M⁻¹ without cancellation: ``... x n``.
-
-    Where the noise r_i = s_i⁻² is below the prior variance, ν_i = r_i (1 − P_ii); elsewhere
-    ν_i = Σ_j (P_ij / s_i) s_j K_ij. Cost O(n²) at the most.
-    """
-    diagonal = P.diagonal(dim1=-2, dim2=-1)
-    nu = (1.0 - diagonal) / s.square()
-    for index in torch.split(noisy_points(K, s).nonzero(), _ROWS):
-        at = tuple(index.T)  # batch indices and row of each noisy point
-        # P_ij / s_i grows like s_j K_ij: multiplied in this order nothing overflows before the sum does.
-        rows = (P[at] / s[at].unsqueeze(-1)).mul_(s[at[:-1]]).mul_(K[at])
-        nu[at] = rows.sum(dim=-1)
-    return nu.clamp_min_(0.0)
-
-
-def noisy_points(K: Tensor, s: Tensor) -> Tensor:
-    """Points whose pseudo-noise exceeds their prior variance: there the cavity forms are the accurate ones."""
-    return s.square() * K.diagonal(dim1=-2, dim2=-1) < 1.0

@@ -1,4 +1,4 @@
-"""Learning the noise law from leave-one-out predictions, and the one number by which fits are compared.
+"""Learning the noise law from leave-one-out predictions, and the bound by which fits are compared.
 
 Given the prediction N(μ_i, v_i) of each f(x_i) from all other rows, shares π and noise variance σ² of the law of
 :mod:`rcgp.weights.noise_law` maximise the leave-one-out density of the rows, Σ_i log Z_i with
@@ -9,17 +9,17 @@ responsibilities ρ,
 
 where π are the shares of normal noise, of the tail and of outliers, and o_i is held fixed. Given scale k the noise is
 ε_i ~ N(g_k (e_i − μ_i), g_k v_i), with the gain g_k = σ²s_k² / (v_i + σ²s_k²). The half-width b of the outliers' Cauchy
-density is the one that they suggest,
+density is updated by
 
     b² ← 2b² (Σ_i ρ_io e_i² / (b² + e_i²) + b₀² / (b² + b₀²)) / (Σ_i ρ_io + 1),
 
 with one more row at the width b₀ of :data:`~rcgp.weights.noise_law.OUTLIER_WIDTH`. However far away, an outlier counts
-for one row in it.
+as one row.
 
 Fits are compared by one number, a lower bound on log p(y | hyperparameters, b), given the densities o_i of outliers,
 for any responsibilities ρ, and the log prior of b relative to its largest. With λ_i = Σ_k ρ_ik / s_k², the noise
 variance σ_i² of row i, ℓ the part of the evidence of targets e and noises σ_i²/λ_i that involves the kernel
-(:mod:`rcgp.core.evidence`), and τ_k the share of scale k in its component (1 for normal noise),
+(:mod:`rcgp.core.exact`), and τ_k the share of scale k in its component (1 for normal noise),
 
     F = ℓ + Σ_i [ −½ (1 − ρ_io) log 2πσ_i² − Σ_k ρ_ik log(s_k ρ_ik / τ_k) + ρ_io log(o_i / ρ_io) ]
         + log E[Π_c π_c^(n_c)] + log (2 b b₀ / (b² + b₀²)).
@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.weights.noise_law import (
     SCALES,
@@ -63,12 +63,12 @@ __all__ = [
     "width_of_outliers",
 ]
 
-#: Rows that the law has seen before any data: ten with normal noise, two of the tail, one outlier. With one and a half
+#: Prior counts of rows: ten with normal noise, two of the tail, one outlier. With one and a half
 #: or three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by half a point.
 PRIOR_COUNTS = (10.0, 2.0, 1.0)
 
-#: Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would take in the
-#: outliers before anything else is known, and keep them. One outlier in two rows serves as well.
+#: Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would absorb
+#: the outliers at once, and keep them. One outlier in two rows serves as well.
 FIRST_COUNTS = (3.0, 0.0, 1.0)
 
 # Factor by which the width of the outliers' density may differ from the first one: no more is gained beyond ten.
@@ -128,7 +128,7 @@ def learn_law(
         counts: ``3`` counts to start from. Default: those of the first step.
         width: half-width b to start from. Default: b₀.
         learn: whether to learn; else the law is that of counts and width, and the noise stays.
-        steps: how many.
+        steps: number of steps.
     """
     prior = residual.new_tensor(PRIOR_COUNTS)
     counts = residual.new_tensor(FIRST_COUNTS) if counts is None else counts
@@ -154,7 +154,7 @@ def _updated_width(rows: Responsibilities, width: Tensor, first: Tensor) -> Tens
 
 
 def width_of_outliers(far: Tensor, outliers: Tensor, width: Tensor, first: Tensor) -> Tensor:
-    """The half-width that the outliers suggest, and one more row at the first width: ``...``.
+    """The updated half-width, with one more row at the first width: ``...``.
 
     Args:
         far: ``...`` sums Σ_i ρ_io e_i² / (b² + e_i²).
@@ -168,7 +168,7 @@ def width_of_outliers(far: Tensor, outliers: Tensor, width: Tensor, first: Tenso
 
 
 def _updated_noise(rows: Responsibilities, noise: Tensor) -> Tensor:
-    """The noise variance that the good rows suggest; as it was where there are none."""
+    """The updated noise variance; unchanged without good rows."""
     good = rows.share[..., :-1]
     total = good.sum()
     expected = _relative_squares(rows).sum() * noise
@@ -190,11 +190,11 @@ def _relative_squares(rows: Responsibilities) -> Tensor:
 
 
 def local_squares(rows: Responsibilities, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """How much noise each row suggests, in units of σ², and how far it counts: each ``n``.
+    """Expected squared noise of each row, in units of σ², and the count c of the row: each ``n``.
 
     Args:
         rows: responsibilities of the rows.
-        noise: ``n`` noise variances that they would have without a local scale.
+        noise: ``n`` noise variances without a local scale.
     """
     return _relative_squares(rows) * rows.noise / noise, rows.share[..., :-1].sum(dim=-1)
 
@@ -218,10 +218,10 @@ def weigh_rows(
     log_shares: Tensor,
     width: Tensor,
 ) -> tuple[LeaveOneOut, Responsibilities]:
-    """Responsibilities of rows where law and hyperparameters are known: a few expectation steps, differentiable.
+    """Responsibilities of rows for a known law and known hyperparameters: a few expectation steps, differentiable.
 
-    The noise begins at what a model starts with and falls to its own: with the little noise that a smooth function may
-    have in the end, rows would look like outliers to each other as long as the true ones have their weight.
+    The noise variance starts at the initial value of a model and decreases to its own: with a small noise variance,
+    inliers would look like outliers as long as true outliers have weight.
 
     Args:
         cavity_of: leave-one-out moments given pseudo-data.
@@ -231,7 +231,7 @@ def weigh_rows(
         log_shares, width: as for :func:`~rcgp.weights.noise_law.responsibilities`.
 
     Returns:
-        The last leave-one-out moments, and the responsibilities that they give.
+        The last leave-one-out moments and the responsibilities that follow.
     """
     weight, slope = first_weights(residual, spread), torch.zeros_like(residual)
     warmth = (_WARM * spread.square() / row_noise).clamp_min(1.0)
@@ -273,10 +273,10 @@ def evidence_of_shares(counts: Tensor) -> Tensor:
 
 
 def evidence_of_all_normal(rows: Tensor) -> Tensor:
-    """What the evidence of normal noise loses before a law that flags rows is compared with it, a scalar.
+    """The loss in evidence of normal noise in a comparison with a law that flags rows, a scalar.
 
     Such a law competes with "all rows have normal noise" under the same prior of the shares: log E[π_n^n], about
-    −3 log(n / 10). One that flags no row has to earn its shares: there nothing is lost.
+    −3 log(n / 10). For a law that flags no row nothing is lost.
 
     Args:
         rows: number n of rows, a scalar.

@@ -6,8 +6,8 @@ ordinary GP that observes (Prop. 3.1)
     pseudo-target   z = e − σ² ∂_y log w̃²        with
     pseudo-noise    r = σ² / w̃²                  at each training point.
 
-Rows may differ in σ²: by known factors p on their precision (one that is the mean of three measurements has p = 3, and
-the noise variance σ²/p), or since they belong to different outputs.
+The noise variance may differ between rows: known factors p on the precision make it σ²/p (the mean of three
+measurements has p = 3), and each output has its own.
 
 Exact inference, leave-one-out and influence know only (K, z, r) and never see a weight function.
 """
@@ -31,7 +31,7 @@ class PseudoData:
     Attributes:
         target: ``... x n`` pseudo-targets z, relative to the prior mean.
         root_precision: ``... x n`` s = r^(-1/2). Kept instead of r because it stays an ordinary number, and every
-            formula well conditioned, while r grows beyond all bounds.
+            formula well conditioned, while r grows without bound.
     """
 
     target: Tensor

@@ -1,4 +1,4 @@
-"""The posterior given pseudo-data, through m inducing points: O(nm²) time, and sums over rows.
+"""The sparse GP on pseudo-data, seen through m inducing points: sums over rows, and O(nm²) time.
 
 With K_uu = L Lᵀ between the inducing points and k_i = k_u(x_i) between them and row i, let
 
@@ -10,9 +10,9 @@ observes z_i with noise r_i, and the prior variance k − q that the inducing po
     mean(x) = v(x)ᵀ B⁻¹ c,        var(x) = k(x, x) − v(x)ᵀ v(x) + v(x)ᵀ B⁻¹ v(x).
 
 The paper has P_u = K_uu + Σ k_i k_iᵀ / r_i in place of B. P_u = L B Lᵀ, but its condition number is that of K_uu
-squared times n σ_f²/σ²: with a million rows of little noise, sums of k_i k_iᵀ hold nothing of what matters. The
-eigenvalues of B begin at one. Given L, the statistics (G, c, …) are sums over rows: ``+`` is all the parallelism there
-is.
+squared times n σ_f²/σ²: with a million rows of little noise, sums of k_i k_iᵀ lose all significant digits. The
+eigenvalues of B are at least one. Given L, the statistics (G, c, …) are sums over rows: ``+`` is all that parallel
+passes need.
 
 Leave-one-out follows from the leverage h_i = ν_i / r_i, with μ_i = v_iᵀ B⁻¹ c and ν_i = v_iᵀ B⁻¹ v_i:
 
@@ -22,14 +22,14 @@ Leave-one-out follows from the leverage h_i = ν_i / r_i, with μ_i = v_iᵀ B�
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.linalg import cholesky
-from rcgp.core.loo import LeaveOneOut
 from rcgp.core.pseudo import PseudoData
 
 __all__ = [
@@ -47,19 +47,19 @@ __all__ = [
     "whiten",
 ]
 
-# Rows are taken in blocks of an m x b matrix of so many entries: 4 MB in float64, of which a few are in use at a time.
-# Blocks of 16 MB are given back to the system and fetched anew, page by page, which can take a third of a pass.
-# But so many rows at least: sums of m x m matrices, once for each block, are to cost little beside their products.
+# Entries of an m x b block of rows: 4 MB in float64, of which a few are in use at a time. Blocks of 16 MB would be
+# returned to the system and mapped again, page by page, which can take a third of a pass. And the fewest rows of a
+# block, so that adding m x m matrices, once for each, costs little compared with their products.
 _BLOCK_ENTRIES, _BLOCK_ROWS = 2**19, 1024
-# Of a symmetric product only the lower part is computed, in so many blocks of rows.
+# Blocks of rows in which the lower part of a symmetric product is computed.
 _BLOCKS = 4
-# Squares are summed over so many rows of an m x n matrix at a time, which stay in cache.
+# Rows of an m x n matrix whose squares are summed at a time, which stay in cache.
 _SLAB = 64
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is kept of rows: sums, so that those of two sets of rows add up to those of both.
+    """Sums over rows: the statistics of two sets of rows add up to those of their union.
 
     Attributes:
         gram: ``m x m`` G = Σ v_i v_iᵀ / r_i.
@@ -67,7 +67,7 @@ class Statistics:
         energy: Σ z_i² / r_i.
         unseen: Σ (k(x_i, x_i) − v_iᵀ v_i) / r_i, the prior variance that the inducing points do not see.
         log_precision: Σ log r_i^(-1/2).
-        rows: their number.
+        rows: number of rows.
     """
 
     gram: Tensor
@@ -78,18 +78,11 @@ class Statistics:
     rows: int
 
     def __add__(self, other: Statistics) -> Statistics:
-        return Statistics(
-            self.gram + other.gram,
-            self.moment + other.moment,
-            self.energy + other.energy,
-            self.unseen + other.unseen,
-            self.log_precision + other.log_precision,
-            self.rows + other.rows,
-        )
+        return Statistics(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
 
 
 class Moments(NamedTuple):
-    """Of each of n rows: posterior mean μ and variance ν of its part that the inducing points see, each ``n``."""
+    """Posterior mean μ and variance ν of the part of f that the inducing points see, each ``n``."""
 
     mean: Tensor
     variance: Tensor
@@ -97,7 +90,7 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class SparsePosterior:
-    """Enough to predict anywhere.
+    """The posterior, in the form that predicts at any input.
 
     Attributes:
         L: ``m x m`` Cholesky factor of K_uu.
@@ -114,29 +107,17 @@ class SparsePosterior:
     def mean(self, K_star: Tensor) -> Tensor:
         """Posterior mean at q points, relative to the prior mean: ``... x q``. Cost O(mq).
 
-        Args:
-            K_star: ``... x q x m`` kernel between the points and the inducing points.
+        Here and below ``K_star`` is the ``... x q x m`` kernel between the points and the inducing points.
         """
         return K_star @ self.alpha
 
     def variance(self, K_star: Tensor, prior_variance: Tensor) -> Tensor:
-        """Posterior variance at q points, ``... x q``, never below zero. Cost 2m²q.
-
-        Args:
-            K_star: ``... x q x m`` kernel between the points and the inducing points.
-            prior_variance: ``... x q`` kernel of each point with itself.
-        """
+        """Posterior variance at q points, ``... x q``, given their prior variance; at least zero. Cost 2m²q."""
         V, W = self._whitened(K_star)
         return (prior_variance - V.square().sum(dim=-2)).clamp_min(0.0) + W.square().sum(dim=-2)
 
     def covariance(self, K_star: Tensor, K_other: Tensor, prior_covariance: Tensor) -> Tensor:
-        """Posterior covariance between q and p points, ``... x q x p``. Cost 2m²(q + p) + 2mqp.
-
-        Args:
-            K_star: ``... x q x m`` kernel between the first points and the inducing points.
-            K_other: ``... x p x m`` the same for the second points.
-            prior_covariance: ``... x q x p`` kernel between the two.
-        """
+        """Posterior covariance ``... x q x p`` of q and p points, given the prior one. Cost 2m²(q + p) + 2mqp."""
         V, W = self._whitened(K_star)
         V_other, W_other = (V, W) if K_other is K_star else self._whitened(K_other)
         return prior_covariance - V.mT @ V_other + W.mT @ W_other
@@ -148,7 +129,7 @@ class SparsePosterior:
 
 
 def block_rows(m: int) -> int:
-    """How many rows to take at a time with m inducing points."""
+    """Number of rows of a block for m inducing points."""
     return max(_BLOCK_ROWS, _BLOCK_ENTRIES // m)
 
 
@@ -158,11 +139,11 @@ def whiten(L: Tensor, K_uf: Tensor, overwrite: bool = False) -> Tensor:
     Args:
         L: ``m x m`` Cholesky factor.
         K_uf: ``... x m x n`` kernel between the inducing points and the rows.
-        overwrite: V may take the memory of K_uf, if that is stored by rows. Not for gradients.
+        overwrite: reuse the memory of K_uf for V, if K_uf is stored by rows. Not for gradients.
     """
     V: Tensor
     if K_uf.stride(-1) == 1:
-        # LAPACK has matrices stored by columns. Solving Vᵀ Lᵀ = K_ufᵀ saves turning one that is stored by rows.
+        # LAPACK stores columns: for a matrix stored by rows, solving Vᵀ Lᵀ = K_ufᵀ saves a copy.
         out = K_uf.mT if overwrite else None
         V = torch.linalg.solve_triangular(L.mT, K_uf.mT, upper=True, left=False, out=out).mT
     else:
@@ -184,7 +165,7 @@ def statistics(V: Tensor, pseudo: PseudoData, unseen: Tensor) -> Statistics:
     s, z = pseudo.root_precision, pseudo.target
     scaled = V * s  # m x n
     return Statistics(
-        gram=_gram(scaled),
+        gram=_symmetric_product(scaled, scaled),
         moment=scaled @ (s * z),
         energy=(s * z).square().sum(),
         unseen=(s.square() * unseen).sum(),
@@ -208,18 +189,19 @@ def condition_sparse(L: Tensor, stats: Statistics) -> SparsePosterior:
 
 
 def signal_bound(posterior: SparsePosterior, stats: Statistics) -> Tensor:
-    """The bound on ℓ, the part of the evidence that involves the kernel (:mod:`rcgp.core.evidence`). Cost O(m²).
+    """The bound on ℓ, the evidence that involves the kernel (:mod:`rcgp.core.exact`), without its energy. Cost O(m²).
 
-    ℓ ≥ −½ log det B − ½ (Σ z_i²/r_i − cᵀ B⁻¹ c) − ½ Σ (k(x_i, x_i) − v_iᵀ v_i) / r_i       (errata 2 and 3)
+    ℓ + ½ Σ z_i²/r_i ≥ −½ log det B + ½ cᵀ B⁻¹ c − ½ Σ (k(x_i, x_i) − v_iᵀ v_i) / r_i       (errata 2 and 3)
 
-    With Σ log s_i − (n/2) log 2π added it is Titsias' bound of the log marginal likelihood of targets z and noises r.
+    With Σ log s_i − (n/2) log 2π added, the bound on ℓ is Titsias' on the log marginal likelihood of targets z and
+    noises r.
     """
     log_det = 2.0 * posterior.L_B.diagonal().log().sum()
-    return -0.5 * (log_det + stats.energy - posterior.root.square().sum() + stats.unseen)
+    return 0.5 * (posterior.root.square().sum() - log_det - stats.unseen)
 
 
 def moments(posterior: SparsePosterior, V: Tensor) -> Moments:
-    """μ_i and ν_i of rows that are, or are not, among those conditioned on. Cost m²n.
+    """μ_i and ν_i of rows, training rows or new ones. Cost m²n.
 
     Args:
         posterior: the posterior.
@@ -230,13 +212,13 @@ def moments(posterior: SparsePosterior, V: Tensor) -> Moments:
 
 
 def leave_one_out_sparse(moments: Moments, pseudo: PseudoData, unseen: Tensor) -> LeaveOneOut:
-    """Mean and variance of f(x_i) from all other rows, relative to the prior mean. Cost O(n).
+    """Mean and variance of f(x_i) given all other rows, relative to the prior mean. Cost O(n).
 
-    Exact: the same as without row i altogether. A row whose noise grows beyond all bounds has no leverage, and nothing
-    cancels.
+    Exact: the same as from the statistics without row i. A row whose noise grows without bound has no leverage, and
+    nothing cancels.
 
     Args:
-        moments: of the n rows, which the posterior is conditioned on.
+        moments: of the n training rows.
         pseudo: their pseudo-data.
         unseen: ``n`` prior variance k(x_i, x_i) − v_iᵀ v_i that the inducing points do not see.
     """
@@ -254,7 +236,7 @@ def weighted_gram(V: Tensor, weight: Tensor) -> Tensor:
 
 
 def unseen_variance(V: Tensor, prior_variance: Tensor) -> Tensor:
-    """k(x_i, x_i) − v_iᵀ v_i, not below zero: ``n``."""
+    """k(x_i, x_i) − v_iᵀ v_i, at least zero: ``n``."""
     return (prior_variance - _squared_norms(V)).clamp_min(0.0)
 
 
@@ -266,12 +248,8 @@ def _squared_norms(V: Tensor) -> Tensor:
     return total
 
 
-def _gram(V: Tensor) -> Tensor:
-    return _symmetric_product(V, V)
-
-
 def _symmetric_product(left: Tensor, right: Tensor) -> Tensor:
-    """left · rightᵀ where that is symmetric: blocks up to the diagonal are computed, and mirrored."""
+    """left · rightᵀ, known to be symmetric: blocks up to the diagonal are computed and mirrored."""
     m = left.shape[0]
     size = math.ceil(m / _BLOCKS)
     product = left.new_empty(m, m)

@@ -1,7 +1,7 @@
-"""Gradients through the sparse posterior, by hand: two looks at the rows, and no matrix of n columns kept.
+"""Gradients through the sparse posterior, by hand: two passes over the rows, and no matrix of n columns is kept.
 
-A function of the statistics G and c and of the columns v_i (:mod:`rcgp.core.sparse`) has the gradients Ḡ, c̄ and
-whatever it takes from the v_i itself. With gradients μ̄, ν̄ of the moments, and a = B⁻¹ c,
+A function of the statistics G and c and of the columns v_i (:mod:`rcgp.core.sparse`) has the gradients Ḡ and c̄, and a
+direct one in v_i. With gradients μ̄, ν̄ of the moments, and a = B⁻¹ c,
 
     c̄ = B⁻¹ Σ μ̄_i v_i,        Ḡ = −B⁻¹ (Σ ν̄_i v_i v_iᵀ) B⁻¹ − ½ (c̄ aᵀ + a c̄ᵀ),
 
@@ -9,8 +9,8 @@ and with s_i² = 1 / r_i the gradient of v_i is
 
     v̄_i = 2 ν̄_i B⁻¹ v_i + μ̄_i a + s_i² (2 Ḡ v_i + z_i c̄).
 
-Since v_i = L⁻¹ k_i, that of k_i is L⁻ᵀ v̄_i. That of L is the lower part of −L⁻ᵀ Σ v̄_i v_iᵀ, a sum that follows from
-those above without another look at the rows.
+Since v_i = L⁻¹ k_i, that of k_i is L⁻ᵀ v̄_i. That of L is the lower part of −L⁻ᵀ Σ v̄_i v_iᵀ, which follows from
+the sums above without another pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Adjoint", "RowGradients", "bound_adjoint", "moments_adjoint", "pull_
 
 @dataclass(frozen=True)
 class Adjoint:
-    """The gradient of a function of statistics and moments, without what each row adds.
+    """The part of a gradient that all rows share, for a function of statistics and moments.
 
     Attributes:
         gram: ``m x m`` Ḡ.
@@ -62,7 +62,7 @@ class RowGradients(NamedTuple):
 def moments_adjoint(
     posterior: SparsePosterior, stats: Statistics, variances: Tensor, unseen: Tensor, means: Tensor
 ) -> Adjoint:
-    """The gradient of a function of the moments and of the unseen variances of all rows. Cost O(m³).
+    """The adjoint of a function of the moments and of the unseen variances of all rows. Cost O(m³).
 
     Args:
         posterior, stats: of all rows.
@@ -80,7 +80,7 @@ def moments_adjoint(
 
 
 def bound_adjoint(posterior: SparsePosterior, stats: Statistics) -> Adjoint:
-    """The gradient of :func:`signal_bound` but for its energy, which involves no kernel. Cost O(m³)."""
+    """The adjoint of :func:`rcgp.core.sparse.signal_bound`. Cost O(m³)."""
     inverse, a = _inverse(posterior)
     gram = -0.5 * (inverse + torch.outer(a, a))
     whitened = 2.0 * (gram @ stats.gram) + torch.outer(a, stats.moment) + stats.gram
@@ -90,14 +90,14 @@ def bound_adjoint(posterior: SparsePosterior, stats: Statistics) -> Adjoint:
 def pull_back(
     V: Tensor, pseudo: PseudoData, adjoint: Adjoint, unseen: Tensor, means: Tensor | None, variances: Tensor | None
 ) -> RowGradients:
-    """What a function of the statistics and moments of all rows says of some of them.
+    """Gradients of a block of rows, for a function of the statistics and moments of all rows.
 
     Args:
-        V: ``m x n`` whitened columns of these rows.
+        V: ``m x n`` whitened columns of the block.
         pseudo: their pseudo-data.
         adjoint: of all rows.
         unseen: ``n`` gradients ū_i of their unseen variances.
-        means, variances: ``n`` gradients μ̄_i, ν̄_i of their moments; ``None`` where those are not used.
+        means, variances: ``n`` gradients μ̄_i, ν̄_i of their moments; ``None`` if the function does not use them.
 
     Returns:
         The gradients. Cost 2m²n, or 4m²n with moments; two or three m x n matrices.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.estimator.base import BaseRegressor
 from rcgp.estimator.output import (
     Output,

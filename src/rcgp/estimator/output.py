@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.estimator.base import BaseRegressor
 from rcgp.estimator.kernels import Noise, translate
 from rcgp.models import RCGP

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rcgp.chunked.fit import ChunkedFit
-from rcgp.chunked.passes import ByLaw, Diagnose, Given, Link, Noise, Rule, View
+from rcgp.chunked.passes import ByLaw, ByWeight, Diagnose, ExpectationStep, Noise, Rule, SparsePrior
 from rcgp.core.sparse import SparsePosterior
 from rcgp.estimator.output import ROW_ATTRIBUTES, RowDiagnosis
 from rcgp.estimator.saved_parts import (
@@ -41,22 +41,22 @@ _NOISES = ("noise", "flags")  # of a Diagnose
 def describe_sparse(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The fitted model of a ``SparseRCGPRegressor`` as JSON; its tensors join the others."""
     fitted: ChunkedFit = estimator.model_
-    diagnose, view, rule = fitted.diagnose, fitted.diagnose.view, fitted.diagnose.rule
-    held = {"Z": view.Z, "L": view.L, **_factors("posterior", diagnose.posterior)}
+    diagnose, prior, rule = fitted.diagnose, fitted.diagnose.prior, fitted.diagnose.rule
+    held = {"Z": prior.Z, "L": prior.L, **_factors("posterior", diagnose.posterior)}
     description: dict[str, Any] = {name: _describe_noise(name, getattr(diagnose, name), held) for name in _NOISES}
     if isinstance(rule, ByLaw):
-        description["links"] = [_describe_noise(f"link.{i}", link.noise, held) for i, link in enumerate(rule.links)]
-        for i, link in enumerate(rule.links):
+        description["links"] = [_describe_noise(f"link.{i}", link.noise, held) for i, link in enumerate(rule.steps)]
+        for i, link in enumerate(rule.steps):
             held.update(_factors(f"link.{i}", link.posterior))
-    elif isinstance(rule, Given):
+    elif isinstance(rule, ByWeight):
         description["weight"] = collect("weight", describe(rule.weight), held)
         held["weight_variance"] = rule.variance
     if hasattr(estimator, "weights_"):
         held.update({name: torch.from_numpy(getattr(estimator, f"{name}_")) for name in ROW_ATTRIBUTES})
     description.update(
-        kernel=collect("kernel", describe(view.kernel), held),
-        mean=collect("mean", describe(view.prior_mean), held),
-        **describe_local_noise(view.local_noise, held),
+        kernel=collect("kernel", describe(prior.kernel), held),
+        mean=collect("mean", describe(prior.prior_mean), held),
+        **describe_local_noise(prior.local_noise, held),
         report=as_json(fitted.report),
         polished=None if fitted.polished is None else as_json(fitted.polished),
         rows=fitted.rows,
@@ -73,18 +73,21 @@ def rebuild_sparse(estimator: Any, description: dict[str, Any], tensors: dict[st
     """Set the fitted attributes of a ``SparseRCGPRegressor``."""
     model, held = description["model"], under("model", tensors)
     kernel, mean = rebuild_part("kernel", model, held), rebuild_part("mean", model, held)
-    view = View(mean, kernel, held["Z"], held["L"], rebuild_local_noise(model, held))
+    prior = SparsePrior(mean, kernel, held["Z"], held["L"], rebuild_local_noise(model, held))
     rule: Rule
     if "links" in model:
         laws = enumerate(model["links"])
         rule = ByLaw(
-            tuple(Link(_posterior(f"link.{i}", held), _rebuild_noise(f"link.{i}", law, held)) for i, law in laws)
+            tuple(
+                ExpectationStep(_posterior(f"link.{i}", held), _rebuild_noise(f"link.{i}", law, held))
+                for i, law in laws
+            )
         )
     else:
-        rule = Given(rebuild_part("weight", model, held), held["weight_variance"])
+        rule = ByWeight(rebuild_part("weight", model, held), held["weight_variance"])
     noise, flags = (_rebuild_noise(name, model[name], held) for name in _NOISES)
     fitted = ChunkedFit(
-        diagnose=Diagnose(view, rule, _posterior("posterior", held), noise, flags),
+        diagnose=Diagnose(prior, rule, _posterior("posterior", held), noise, flags),
         report=rebuild_report(model["report"]),
         polished=None if model["polished"] is None else rebuild_report(model["polished"]),
         rows=int(model["rows"]),
@@ -103,22 +106,22 @@ def rebuild_sparse(estimator: Any, description: dict[str, Any], tensors: dict[st
 
 def _check_sparse(diagnose: Diagnose, d: int) -> None:
     """Raise a SavedModelError for shapes and values that no fit gives."""
-    view, rule = diagnose.view, diagnose.rule
-    m, links = view.Z.shape[0], rule.links if isinstance(rule, ByLaw) else ()
+    prior, rule = diagnose.prior, diagnose.rule
+    m, links = prior.Z.shape[0], rule.steps if isinstance(rule, ByLaw) else ()
     posteriors = [diagnose.posterior, *(link.posterior for link in links)]
     variances = [diagnose.noise.variance, diagnose.flags.variance, *(link.noise.variance for link in links)]
-    if isinstance(rule, Given):
+    if isinstance(rule, ByWeight):
         variances.append(rule.variance)
-    require(isinstance(rule, Given) or bool(links), "it has no rule for its weights")
-    shapes = [(view.Z, (m, d)), (view.L, (m, m)), *((variance, ()) for variance in variances)]
+    require(isinstance(rule, ByWeight) or bool(links), "it has no rule for its weights")
+    shapes = [(prior.Z, (m, d)), (prior.L, (m, m)), *((variance, ()) for variance in variances)]
     for posterior in posteriors:
         shapes += [(posterior.L_B, (m, m)), (posterior.root, (m,)), (posterior.alpha, (m,))]
-    for local in local_noises(view.local_noise):
+    for local in local_noises(prior.local_noise):
         check_local_noise(local, d)
     require(m > 0 and all(tensor.shape == shape for tensor, shape in shapes), "its data do not fit together")
-    numbers = [*(tensor for tensor, _ in shapes), *view.kernel.parameters(), *view.prior_mean.parameters()]
+    numbers = [*(tensor for tensor, _ in shapes), *prior.kernel.parameters(), *prior.prior_mean.parameters()]
     require(finite(numbers, torch.float64), "a hyperparameter is not a finite number")
-    diagonals = [factor.diagonal() for factor in (view.L, *(posterior.L_B for posterior in posteriors))]
+    diagonals = [factor.diagonal() for factor in (prior.L, *(posterior.L_B for posterior in posteriors))]
     require(all(bool((part > 0).all()) for part in (*variances, *diagonals)), "a variance in it is not positive")
 
 

@@ -265,9 +265,9 @@ class SparseRCGPRegressor(BaseRegressor):
         self.model_, self.n_outputs_ = fitted, 1
         self.noise_law_, self.doubts_ = fitted.noise_law, fitted.doubts
         self.noise_variance_ = fitted.noise.item()
-        self.kernel_ = fitted.diagnose.view.kernel
+        self.kernel_ = fitted.diagnose.prior.kernel
         self.lengthscales_ = lengthscales(self.kernel_, self.n_features_in_)
-        self.inducing_points_ = fitted.diagnose.view.Z.numpy()
+        self.inducing_points_ = fitted.diagnose.prior.Z.numpy()
         self.fit_report_ = fitted.report
         self.n_iter_ = fitted.report.iterations
         for name in ROW_ATTRIBUTES:
@@ -351,7 +351,7 @@ def doubt_of(fitted: ChunkedFit) -> str | None:
     the weights flag rows that the model cannot follow, and errors exceed any variance.
     """
     allowed = _LARGE + _SURE * _ERROR / math.sqrt(min(fitted.rows, CANDIDATES))
-    points = len(fitted.diagnose.view.Z)
+    points = len(fitted.diagnose.prior.Z)
     if fitted.trusted_spread > allowed:
         return (
             f"{points} inducing points are too few, or the rows of the sample: leave-one-out errors of inliers are "

@@ -1,12 +1,10 @@
 """Models: modules that own hyperparameters, and the only place where GPyTorch objects are called."""
 
 from rcgp.models.averages import AverageRCGP
-from rcgp.models.exact import RCGP, TrainingTerms
+from rcgp.models.exact import RCGP, TrainingTerms, posterior_influence
 from rcgp.models.gradients import GradientRCGP
-from rcgp.models.influence import posterior_influence
 from rcgp.models.outputs import MultiOutputRCGP
-from rcgp.models.sparse import SparseRCGP
-from rcgp.models.sparse_outputs import SparseMultiOutputRCGP
+from rcgp.models.sparse import SparseMultiOutputRCGP, SparseRCGP
 
 __all__ = [
     "RCGP",

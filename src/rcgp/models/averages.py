@@ -1,8 +1,8 @@
-"""The robust conjugate GP of a function that is seen through averages: over sets of points, or over intervals.
+"""The robust conjugate GP of a function observed through averages: over sets of points, or over intervals.
 
 Proposition 3.1 of the paper holds for any linear map of f in front of the pseudo-data: with y = A f(P) + noise, the
 loss is quadratic in A f(P), and the posterior is that of an ordinary GP given (A, z, r). So each average has its own
-weight, and a bad one is down-weighted as a bad row is.
+weight, and a bad one is down-weighted like a bad row.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class AverageRCGP(RCGP):
     """Robust and conjugate Gaussian process regression of a function from averages, or other sums, of its values.
 
     Observation j is y_j = Σ_i a_ji f(x_i) + noise. Weights, noise law and leave-one-out are those of the observations;
-    :func:`rcgp.fit_robust` flags bad ones; predictions are of f. All else is as for :class:`RCGP`.
+    :func:`rcgp.fit_robust` flags bad ones; predictions are of f. Everything else is as for :class:`RCGP`.
 
     Args:
         coefficients: ``J x m`` coefficients a_ji. Rows add up to one for averages, but need not.
-        points: ``m x d`` points x_i. Points that are given twice become one.
-        train_y: ``J`` observations; NaN where one is missing.
+        points: ``m x d`` points x_i. Equal points become one.
+        train_y: ``J`` observations; NaN for a missing one.
         kernel: any GPyTorch kernel with one output, of the points. Default: as for :class:`RCGP`.
         mean: prior mean of f: ``"zero"``; a constant b with y_j ≈ b Σ_i a_ji, ``"constant"`` by least squares,
-            ``"median"`` as the median of y_j / Σ_i a_ji where that sum is not zero; a callable; or a GPyTorch ``Mean``.
+            ``"median"`` as the median of y_j / Σ_i a_ji over nonzero sums; a callable; or a GPyTorch ``Mean``.
         weight: as for :class:`RCGP`.
-        noise: starting value of the noise variance of the observations.
-        sample_weight: ``J`` positive factors on the precision of each observation: the number of measurements behind
-            each average, if the noise is theirs.
+        noise: initial value of the noise variance of the observations.
+        sample_weight: ``J`` positive factors on the precision of each observation: the number of measurements in
+            each average, if the noise is that of a measurement.
 
     Raises:
-        ValueError: for data of other shapes, not finite, or without any observation.
+        ValueError: for data of other shapes, not finite, or without an observation.
 
     An evaluation costs O(J³), and O(m²) kernel values for the m points.
 
@@ -104,7 +104,7 @@ class AverageRCGP(RCGP):
             noise=noise,
             sample_weight=sample_weight,
         )
-        #: Which of the given observations are not missing, ``J``.
+        #: Whether each given observation is not missing, ``J``.
         self.observed = observed
 
     @classmethod
@@ -123,8 +123,8 @@ class AverageRCGP(RCGP):
         for up to six.
 
         Args:
-            lower, upper: ``J`` ends of the intervals. Where they are equal the observation is f at that point.
-            train_y: ``J`` averages; NaN where one is missing.
+            lower, upper: ``J`` ends of the intervals. For equal ends the observation is f at that point.
+            train_y: ``J`` averages; NaN for a missing one.
             nodes: number of points in each interval.
             **options: as for the class.
         """
@@ -143,7 +143,7 @@ class AverageRCGP(RCGP):
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f at ``... x q x d`` points; see :meth:`RCGP.posterior`.
 
-        ``observation_noise`` adds the noise that an average has.
+        ``observation_noise`` adds the noise variance of an average.
         """
         x = check_test_inputs(test_X, self.train_X[:, 1:])
         return super().posterior(torch.cat([torch.full_like(x[..., :1], -1.0), x], dim=-1), observation_noise)
@@ -175,7 +175,7 @@ class AverageRCGP(RCGP):
         return self._posterior_of(_of_intervals(lower, upper, self.nodes), observation_noise)
 
     def _posterior_of(self, sums: LinearMap, observation_noise: bool) -> PosteriorNormal:
-        """Posterior of other sums than those of the training data, which follow upon these."""
+        """Posterior of new sums, numbered after those of the training data."""
         process = self._posterior_process()
         own: LinearMap = process.kernel.sums
         if sums.points.shape[1] != own.points.shape[1]:
@@ -251,7 +251,7 @@ def _observations(train_y: Any, count: int) -> Tensor:
 
 
 def _build_mean(mean: MeanLike, sums: LinearMap, y: Tensor) -> gpytorch.means.Mean:
-    """The prior mean of f that ``AverageRCGP(mean=...)`` asks for."""
+    """The prior mean of f of ``AverageRCGP(mean=...)``."""
     if not isinstance(mean, str):
         return build_mean(mean, sums.points, sums.points[:, 0])
     if mean not in _CONSTANT:
@@ -269,7 +269,7 @@ def _build_mean(mean: MeanLike, sums: LinearMap, y: Tensor) -> gpytorch.means.Me
 
 
 def _default_kernel(sums: LinearMap, rows: Tensor, residual: Tensor) -> gpytorch.kernels.Kernel:
-    """The default kernel of ``RCGP`` at the scales of the points; f varies more than its averages do."""
+    """The default kernel of ``RCGP`` at the scales of the points; f varies more than its averages."""
     scales, columns = robust_scales(sums.points), varying_columns(sums.points)
     unit = FunctionalKernel(default_kernel(scales, 1.0, columns), sums)
     share = unit(rows, diag=True).clamp_min(torch.finfo(rows.dtype).tiny).sqrt()

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rcgp.models.validation import as_real_tensor, check_finite
+from rcgp.models.validation import as_real_tensor, check_finite, check_inputs
 
-__all__ = ["Cells", "arranged"]
+__all__ = ["Cells", "arranged", "cell_weights"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Cells:
         y: ``N`` observations.
         output: ``N`` numbers of outputs.
         outputs: number T of outputs.
-        observed: ``n x T`` or, in the long format, ``n``: which of the given numbers are observed.
+        observed: which cells are observed, ``n x T`` or, in the long format, ``n``.
     """
 
     X: Tensor
@@ -34,10 +34,7 @@ class Cells:
     @classmethod
     def of(cls, train_X: Any, train_Y: Any, output: Any) -> Cells:
         """Cells of ``n x T`` observations, or of ``n`` with the number of an output for each; or a ValueError."""
-        X, Y = as_real_tensor(train_X, "train_X"), as_real_tensor(train_Y, "train_Y")
-        if X.ndim != 2 or not X.numel():
-            hint = "; for a single feature use train_X.unsqueeze(-1)" if X.ndim == 1 else ""
-            raise ValueError(f"train_X must have shape n x d, at least 1 x 1, got {tuple(X.shape)}{hint}")
+        X, Y = check_inputs(train_X), as_real_tensor(train_Y, "train_Y")
         if Y.ndim != (2 if output is None else 1) or not Y.numel():
             hint = "; with one output for each row give their numbers as output=..." if Y.ndim == 1 else ""
             wanted = "n x T" if output is None else "n where output is given"
@@ -46,8 +43,7 @@ class Cells:
             raise ValueError(f"train_X and train_Y must have the same number of rows, got {len(X)} and {len(Y)}")
         if X.device != Y.device:
             raise ValueError(f"train_X and train_Y must be on the same device, got {X.device} and {Y.device}")
-        check_finite(X, "train_X")
-        check_finite(Y.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf), "train_Y")
+        check_finite(Y, "train_Y", missing=True)
         dtype = torch.promote_types(X.dtype, Y.dtype)
         X, Y, observed = X.detach().to(dtype), Y.detach().to(dtype), ~Y.isnan()
         if not bool(observed.any()):
@@ -72,16 +68,6 @@ class Cells:
         rows = self.output == output
         return self.X[rows], self.y[rows]
 
-    def values_of(self, values: Any, name: str) -> Tensor:
-        """One number for each observed cell, ``N``: of ``n`` for rows, or one for each cell, observed or not."""
-        numbers = as_real_tensor(values, name)
-        if numbers.shape == self.observed.shape[:1]:
-            numbers = numbers.reshape(-1, *[1] * (self.observed.ndim - 1)).expand(self.observed.shape)
-        if numbers.shape != self.observed.shape:
-            shapes = f"{tuple(self.observed.shape)}, or {tuple(self.observed.shape[:1])}"
-            raise ValueError(f"{name} must have the shape of train_Y, {shapes}, got {tuple(numbers.shape)}")
-        return numbers[self.observed]
-
 
 def _numbers(output: Any, n: int, device: torch.device) -> Tensor:
     """Numbers of outputs, ``n``; or a ValueError."""
@@ -96,7 +82,7 @@ def _numbers(output: Any, n: int, device: torch.device) -> Tensor:
 
 
 def arranged(values: Any, observed: Tensor) -> Tensor:
-    """One value for each observed cell, ``N``, arranged like the cells; NaN where a cell is not observed.
+    """One value for each observed cell, ``N``, arranged like the cells; NaN for missing cells.
 
     Args:
         values: ``N`` values.
@@ -108,3 +94,21 @@ def arranged(values: Any, observed: Tensor) -> Tensor:
     table = numbers.new_full(observed.shape, torch.nan)
     table[observed] = numbers
     return table
+
+
+def cell_weights(sample_weight: Any, observed: Tensor) -> Tensor | None:
+    """Sample weights of the observed cells, ``N``; ``None`` if there are none.
+
+    Args:
+        sample_weight: ``None``, a number for each of the ``n`` rows, or one for each cell, observed or not.
+        observed: ``n x T`` or ``n``, which cells are observed.
+    """
+    if sample_weight is None:
+        return None
+    weights = as_real_tensor(sample_weight, "sample_weight")
+    if weights.shape == observed.shape[:1]:
+        weights = weights.reshape(-1, *[1] * (observed.ndim - 1)).expand(observed.shape)
+    if weights.shape != observed.shape:
+        shapes = " or ".join(dict.fromkeys((f"{tuple(observed.shape[:1])}", f"{tuple(observed.shape)}")))
+        raise ValueError(f"sample_weight must have shape {shapes}, got {tuple(weights.shape)}")
+    return weights[observed]

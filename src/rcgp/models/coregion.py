@@ -1,33 +1,41 @@
-"""Kernels of several outputs: the inputs are (x, t), and the last column t says which output is meant.
+"""Kernels of several outputs: the inputs are (x, t), and the last column t is the number of the output.
 
 Intrinsic coregionalisation and its sums, the linear model of coregionalisation. With B_q = W_q W_qᵀ + diag(v_q),
 
     k((x, t), (x', t')) = Σ_q B_q[t, t'] k_q(x, x').
 
-Any GPyTorch kernel with several outputs for each input, such as ``MultitaskKernel`` or ``RBFKernelGrad``, is brought
-into the same form by :class:`CellKernel`.
+Any GPyTorch kernel with several outputs for each input, such as ``MultitaskKernel`` or ``RBFKernelGrad``, becomes
+a kernel of (x, t) by :class:`CellKernel`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.models.defaults import above
+from rcgp.models.cells import Cells
+from rcgp.models.defaults import above, robust_scales, robust_spread, squared_exponential, varying_columns
 from rcgp.models.kernel_matrix import close_gaps, dense_kernel, kernel_matrix
 
-__all__ = ["CellKernel", "CoregionKernel", "OutputKernel", "with_output"]
+__all__ = ["CellKernel", "CoregionKernel", "OutputKernel", "build_output_kernel", "with_output"]
 
-# Share of each output's variance that is its own at the start of a fit.
+# Initial share of each output's variance in v_q.
 _OWN = 0.1
 
-# Variance of an output without any variation, in its units: no noise is as small.
+# Initial v_q of an output without variation, in its units: far below any noise.
 _NOTHING = 1e-30
+
+# Fewest rows with both outputs for which their correlation is estimated before a fit.
+_PAIRS = 5
+
+# Ratio of the initial lengthscales of each term to those of the term before: about a third.
+_SHORTER = 0.3
 
 
 def with_output(x: Tensor, output: Tensor) -> Tensor:
@@ -56,39 +64,40 @@ class CoregionKernel(OutputKernel):
     """The kernel of the module's docstring, of inputs ``... x n x (d + 1)``.
 
     Args:
-        kernels: the kernels k_q of d columns. Their scales are best left to B_q.
+        kernels: the kernels k_q of d columns, without output scales, which B_q has.
         indices: the kernels of T numbers that hold B_q.
     """
 
+    kernels: Any
+    indices: Any
+
     def __init__(
-        self,
-        kernels: Sequence[gpytorch.kernels.Kernel],
-        indices: Sequence[gpytorch.kernels.IndexKernel],
+        self, kernels: Sequence[gpytorch.kernels.Kernel], indices: Sequence[gpytorch.kernels.IndexKernel]
     ) -> None:
         super().__init__()
         self.kernels, self.indices = torch.nn.ModuleList(kernels), torch.nn.ModuleList(indices)
 
     @classmethod
     def of(cls, kernels: Sequence[gpytorch.kernels.Kernel], outputs: int, rank: int) -> CoregionKernel:
-        """The kernel of T outputs whose W_q have a number of columns, at most T."""
-        with torch.random.fork_rng(devices=[]):  # GPyTorch draws the first values
+        """The kernel of T outputs with W_q of ``rank`` columns, at most T."""
+        with torch.random.fork_rng(devices=[]):  # GPyTorch draws initial values
             one = [gpytorch.kernels.IndexKernel(outputs, rank, var_constraint=above(0.0)) for _ in kernels]
         return cls(kernels, one)
 
     def start_at(self, spread: Tensor, correlation: Tensor, constant: Tensor) -> None:
-        """Let the B_q add up to a covariance of the outputs, as far as their rank goes, each with its share.
+        """Initialise the B_q so that they add up to a covariance of the outputs, as far as their rank allows.
 
-        A tenth of each variance is the output's own. An output without any variation takes no part: its W is zero, and
-        its variance so far below any noise that it says nothing of lengthscales, which it would draw to infinity.
+        A tenth of each variance goes to v_q. An output without variation gets a zero row of W and a variance far below
+        any noise: otherwise it would draw lengthscales to infinity.
 
         Args:
             spread: ``T`` standard deviations of the outputs.
             correlation: ``T x T`` correlations.
-            constant: ``T``, which outputs have no variation.
+            constant: ``T``, whether an output has no variation.
         """
         values, vectors = torch.linalg.eigh(correlation)
-        for index in self._indices():
-            kept = slice(len(values) - index.covar_factor.shape[-1], None)  # the largest
+        for index in self.indices:
+            kept = slice(len(values) - index.covar_factor.shape[-1], None)  # largest eigenvalues
             W = vectors[:, kept] * ((1.0 - _OWN) * values[kept].clamp_min(0.0)).sqrt()
             W = torch.where(constant.unsqueeze(-1), 0.0, W)
             own = (1.0 - W.square().sum(dim=-1)).clamp_min(_OWN)
@@ -100,22 +109,16 @@ class CoregionKernel(OutputKernel):
 
     def covariances(self) -> list[Tensor]:
         """B_q of each term, ``T x T``; differentiable."""
-        return [index._eval_covar_matrix() for index in self._indices()]
-
-    def _kernels(self) -> list[Any]:
-        return list(self.kernels)
-
-    def _indices(self) -> list[Any]:
-        return list(self.indices)
+        return [index._eval_covar_matrix() for index in self.indices]
 
     def factors(self) -> list[torch.nn.Parameter]:
         """W_q of each term, ``T x r``, in the units of the outputs."""
-        return [index.covar_factor for index in self._indices()]
+        return [index.covar_factor for index in self.indices]
 
     @property
     def parts(self) -> list[gpytorch.kernels.Kernel]:
-        """The kernels k_q, and then the index kernels that hold B_q."""
-        return [*self._kernels(), *self._indices()]
+        """The kernels k_q, followed by the index kernels that hold B_q."""
+        return [*self.kernels, *self.indices]
 
     @property
     def output_variance(self) -> Tensor:
@@ -125,7 +128,7 @@ class CoregionKernel(OutputKernel):
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         (p1, t1), (p2, t2) = _parted(x1), _parted(x2)
         p2 = p1 if x1 is x2 or torch.equal(x1, x2) else p2
-        terms = zip(self._kernels(), self.covariances(), strict=True)
+        terms = zip(self.kernels, self.covariances(), strict=True)
         if diag:
             parts = [B[t1, t2] * kernel(p1, p2, diag=True) for kernel, B in terms]
         else:
@@ -138,18 +141,18 @@ class CoregionKernel(OutputKernel):
 
         Cost O(n²) kernel values and O(N²) products.
         """
-        terms = zip(self._kernels(), self.covariances(), strict=True)
+        terms = zip(self.kernels, self.covariances(), strict=True)
         first, *others = (_cells(kernel_matrix(kernel, points), row) * _cells(B, output) for kernel, B in terms)
         return sum(others, first)
 
 
 class CellKernel(OutputKernel):
-    """A GPyTorch kernel with T outputs for each input as one of inputs (x, t).
+    """A GPyTorch kernel with T outputs for each input, as a kernel of inputs (x, t).
 
     Args:
-        base: the kernel, such as ``MultitaskKernel``, ``LCMKernel`` or ``RBFKernelGrad``: for n and m inputs it gives
-            an ``nT x mT`` matrix in which the outputs of an input stand side by side.
-        order: which of them each t stands for, ``T``. Default: t itself.
+        base: the kernel, such as ``MultitaskKernel``, ``LCMKernel`` or ``RBFKernelGrad``: for n and m inputs its
+            matrix is ``nT x mT``, with the outputs of an input next to each other.
+        order: ``T`` outputs of the kernel, by t. Default: t itself.
         unit: ``T`` units of the outputs, by which values of the kernel are multiplied. Default: one.
     """
 
@@ -184,8 +187,80 @@ class CellKernel(OutputKernel):
         return found if self.unit is None else found * self.unit[output].unsqueeze(-1) * self.unit[output]
 
     def _output(self, t: Tensor) -> Tensor:
-        """The output of the kernel that each t stands for."""
+        """The output of the kernel for each t."""
         return t if self.order is None else self.order[t]
+
+
+def build_output_kernel(
+    kernel: Any, cells: Cells, residual: Sequence[Tensor], terms: int | None, rank: int | None
+) -> OutputKernel:
+    """The kernel of (x, t) of ``MultiOutputRCGP(kernel=..., terms=..., rank=...)``."""
+    given = list(kernel) if isinstance(kernel, list | tuple) else [] if kernel is None else [kernel]
+    if not all(isinstance(part, gpytorch.kernels.Kernel) for part in given) or (kernel is not None and not given):
+        raise TypeError(f"kernel must be a GPyTorch kernel or a list of them, got {kernel!r}")
+    T, few = cells.outputs, cells.X[:1]
+    ready = _ready(given[0], T, few) if len(given) == 1 else None
+    if ready is not None:
+        if terms is not None or rank is not None:
+            raise ValueError("terms and rank are for kernels of one output; the given one has its own")
+        return ready
+    if any(part.to(few).num_outputs_per_input(few, few) != 1 for part in given):
+        raise ValueError("each kernel of a list must have one output")
+    if terms is not None and (not _is_whole(terms) or terms < 1 or (given and terms != len(given))):
+        wanted = f"{len(given)}, the number of kernels" if given else "a whole number, at least 1"
+        raise ValueError(f"terms must be {wanted}, got {terms!r}")
+    if rank is None:
+        rank = T if T > 1 else 0
+    if not _is_whole(rank) or not 0 <= rank <= T:
+        raise ValueError(f"rank must be a whole number from 0 to {T}, the number of outputs, got {rank!r}")
+    if not given:
+        columns, scales = varying_columns(cells.X), robust_scales(cells.X)
+        given = [squared_exponential(scales * _SHORTER**q, columns) for q in range(terms or 1)]
+    found: CoregionKernel = CoregionKernel.of(given, T, int(rank)).to(cells.X)
+    spread = cells.X.new_tensor([robust_spread(part) for part in residual])
+    constant = torch.tensor([not bool(part.any()) for part in residual], device=cells.X.device)
+    found.start_at(spread, _correlation(cells, residual).to(cells.X), constant)
+    return found
+
+
+def _ready(kernel: gpytorch.kernels.Kernel, outputs: int, few: Tensor) -> OutputKernel | None:
+    """A kernel of (x, t), or of several outputs, as a kernel of (x, t); ``None`` for a kernel of one output."""
+    if isinstance(kernel, OutputKernel):
+        return kernel
+    if (several := kernel.to(few).num_outputs_per_input(few, few)) == 1:
+        return None
+    if several != outputs:
+        raise ValueError(f"the kernel has {several} outputs, train_Y has {outputs}")
+    return CellKernel(kernel)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _correlation(cells: Cells, residual: Sequence[Tensor]) -> Tensor:
+    """Correlations ``T x T`` of the residuals, from rank correlations over rows with both cells, as for normal ones."""
+    correlation = torch.eye(cells.outputs, dtype=torch.float64)
+    if cells.observed.ndim == 1:
+        return correlation
+    table = torch.full(cells.observed.shape, torch.nan, dtype=torch.float64)
+    for t, values in enumerate(residual):
+        table[cells.observed[:, t].cpu(), t] = values.double().cpu()
+    for s in range(cells.outputs):
+        for t in range(s):
+            both = table[:, [s, t]][~table[:, [s, t]].isnan().any(dim=-1)]
+            ranks = torch.stack([_ranks(column) for column in both.T])
+            if len(both) >= _PAIRS and bool((ranks.std(dim=-1) > 0).all()):
+                spearman = float(torch.corrcoef(ranks)[0, 1])
+                correlation[s, t] = correlation[t, s] = 2.0 * math.sin(math.pi * spearman / 6.0)
+    return correlation
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Ranks of ``n`` values; equal values have the mean of their ranks."""
+    _, place, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    ranks: Tensor = counts.cumsum(dim=0) - 0.5 * (counts - 1.0)
+    return ranks[place]
 
 
 def _dense(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Tensor:
@@ -193,7 +268,7 @@ def _dense(kernel: gpytorch.kernels.Kernel, x1: Tensor, x2: Tensor) -> Tensor:
     if not _is_squared_exponential_with_gradient(kernel):
         K: Tensor = kernel(x1, x2).to_dense()
         return K
-    # GPyTorch's matrix in a third of its time: with differences u = (x − x')/ℓ², P = (1, −u) and Q = (1, u),
+    # GPyTorch's matrix, in a third of its time. With differences u = (x − x')/ℓ², P = (1, −u) and Q = (1, u),
     # K_ij = s² exp(−½ Σ (x − x')²/ℓ²) (P_i Q_j + δ_ij [i > 0]/ℓ_i²).
     lengthscale = kernel.base_kernel.lengthscale.reshape(-1)
     differences = x1.unsqueeze(-2) - x2.unsqueeze(-3)  # ... x q x p x d
@@ -221,9 +296,9 @@ def _parted(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _different(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Points, and of each input (x, t) the number of its point and output.
+    """Points, and the numbers of point and output of each input (x, t).
 
-    Inputs without batch dimensions and gradient share points: each is looked at once.
+    Equal points are one, unless there are batch dimensions or a gradient is needed.
     """
     points, output = _parted(x)
     if x.ndim > 2 or x.requires_grad:

@@ -1,7 +1,7 @@
-"""Defaults that the data decide: the kernel, where its hyperparameters start, and how far the noise may fall.
+"""Defaults that depend on the data: kernel, initial hyperparameters, weak priors and the lower bound of the noise.
 
-Everything scales with the data, and every hyperparameter is fitted on a logarithmic scale, so that a fit does not
-depend on the units of X or y.
+All scale with the data, and every hyperparameter is fitted on a logarithmic scale, so that a fit does not depend on the
+units of X or y.
 
 GPyTorch's own constructors of constraints round bounds to single precision; :class:`Between` keeps them.
 """
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def above(lower: float | Tensor) -> gpytorch.constraints.GreaterThan:
-    """A constraint to values above a bound, a number or a tensor of the parameter's shape, by the exponential map."""
+    """A constraint to values above a bound, a number or a tensor of the parameter's shape; the raw value is a log."""
     constraint = gpytorch.constraints.GreaterThan(0.0, transform=torch.exp, inv_transform=torch.log)
     constraint.lower_bound = torch.as_tensor(lower, dtype=torch.float64)
     return constraint
@@ -46,8 +46,8 @@ def above(lower: float | Tensor) -> gpytorch.constraints.GreaterThan:
 class Between(gpytorch.constraints.Interval):  # type: ignore[misc]
     """A constraint to positive values between two bounds: the raw parameter is the logarithm.
 
-    The bounds are the optimiser's to keep, as a box around the raw parameter: a value can lie on them, as in
-    scikit-learn, where a sigmoid would only come near.
+    The optimiser keeps the bounds, as a box around the raw parameter. So a value can lie on them, as in scikit-learn; a
+    sigmoid would only approach them.
 
     Args:
         lower, upper: bounds, numbers or tensors of the parameter's shape; 0 < lower < upper.
@@ -75,11 +75,11 @@ class Between(gpytorch.constraints.Interval):  # type: ignore[misc]
         return bound.log()
 
 
-#: Data without noise, or without any variation, would drive a fitted σ² to zero; it stops at this share of the squared
-#: spread of the data, or of the starting value if that is smaller.
+#: Lower bound of σ², as a share of the squared spread of the data, or of the initial value if smaller: data without
+#: noise, or without variation, would drive it to zero.
 NOISE_FLOOR = 1e-12
 
-# How many times wider the middle of a column is with its outermost values, where one of them must be a mistake.
+# Ratio of the widths of a column with and without its outermost values, above which one of these is a mistake.
 _ABSURD = 1e3
 
 # Scaled inputs beyond which distances do not matter; their squares are ordinary numbers.
@@ -93,14 +93,13 @@ _LOG_SPREAD = 2.0
 
 
 def robust_spreads(residual: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Standard deviation of ``... x n`` residuals as their median size suggests, ``...``; differentiable.
+    """Robust standard deviation of ``... x n`` residuals by their median size, ``...``; differentiable.
 
-    1 where the data have no spread at all. Kept within limits whose squares, times anything reasonable, are still
-    numbers.
+    1 for data without spread. Bounded, so that its square and products with it are finite.
 
     Args:
         residual: the residuals.
-        rows: mask of those that count, broadcasting with them, at least one. Default: all.
+        rows: mask of the residuals to use, at least one, broadcasting with them. Default: all.
     """
     size = residual.abs()
     if rows is None:
@@ -123,7 +122,7 @@ def column_scales(X: Tensor) -> Tensor:
     """Standard deviation of each column of ``n x d`` inputs, 1 for a constant one: ``d``."""
     largest = X.abs().amax(dim=0)
     unit = torch.where(largest > 0, largest, torch.ones_like(largest))
-    deviation = (X / unit).std(dim=0, correction=0) * unit  # whose squares cannot overflow
+    deviation = (X / unit).std(dim=0, correction=0) * unit  # squares cannot overflow
     return torch.where(deviation > 0, deviation, torch.ones_like(deviation))
 
 
@@ -131,28 +130,28 @@ def robust_scales(X: Tensor) -> Tensor:
     """Scale of each column of ``n x d`` inputs: ``d``.
 
     The width of the middle 90 % of its values as a multiple of a normal distribution's, so that a bad value does not
-    set the scale; the standard deviation where that width is zero (a rare indicator), 1 for a constant column.
+    set the scale; the standard deviation if that width is zero (a rare indicator), 1 for a constant column.
     """
     ends = X.new_tensor([0.05, 0.95])
     width, inner = _width(*torch.quantile(X, ends, dim=0)), _width(*_inner_quantiles(X, ends))
-    # Of at most twenty values the quantiles lean on the outermost ones, of which one may be absurd.
+    # For at most twenty values the quantiles depend on the outermost ones, one of which may be absurd.
     width = torch.where((inner > 0) & (width > _ABSURD * inner), inner, width)
     return torch.where(width > 0, width, column_scales(X))
 
 
 def _inner_quantiles(X: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """The values next to two quantiles, towards the middle."""
+    """The values next to both quantiles, towards the middle."""
     low = torch.quantile(X, ends[0], dim=0, interpolation="higher")
     return low, torch.quantile(X, ends[1], dim=0, interpolation="lower")
 
 
 def _width(low: Tensor, high: Tensor) -> Tensor:
-    """Distance of two quantiles over a normal distribution's: divided first, since a difference may overflow."""
+    """Distance of two quantiles in units of a normal distribution's; divided first, since a difference may overflow."""
     return (high / 3.29 - low / 3.29).abs()
 
 
 def varying_columns(X: Tensor) -> Tensor | None:
-    """Numbers of the columns of ``n x d`` inputs that are not constant; ``None`` where all vary, or none does."""
+    """Numbers of the columns of ``n x d`` inputs that are not constant; ``None`` if all or none vary."""
     varies = (X[:1] != X).any(dim=0)
     return None if bool(varies.all()) or not bool(varies.any()) else varies.nonzero().squeeze(-1)
 
@@ -167,16 +166,16 @@ def typical_gap(X: Tensor) -> float:
     if len(distinct) < 2:
         return 1.0
     distances, _ = cKDTree(distinct).query(distinct, k=2)
-    return float(np.median(distances[:, 1]))
+    return float(np.median(np.asarray(distances)[:, 1]))
 
 
 def default_kernel(scales: Tensor, spread: float, columns: Tensor | None = None) -> gpytorch.kernels.Kernel:
-    """Squared exponential with one lengthscale for each dimension, started at the scales of the data.
+    """Scaled squared exponential with a lengthscale for each dimension, initialised at the scales of the data.
 
     Args:
-        scales: ``d`` scales of the inputs. Lengthscales start there, times √d.
-        spread: robust standard deviation of the residuals, at whose square the output scale starts.
-        columns: the columns to which the kernel is restricted, of which d is then the number. Default: all.
+        scales: ``d`` scales of the inputs; times √d they are the initial lengthscales.
+        spread: robust standard deviation of the residuals; its square is the initial output scale.
+        columns: active columns of the kernel. Default: all.
     """
     base = squared_exponential(scales, columns)
     kernel = gpytorch.kernels.ScaleKernel(base, outputscale_constraint=above(0.0)).to(scales)
@@ -185,7 +184,7 @@ def default_kernel(scales: Tensor, spread: float, columns: Tensor | None = None)
 
 
 def squared_exponential(scales: Tensor, columns: Tensor | None = None) -> gpytorch.kernels.Kernel:
-    """That kernel without an output scale."""
+    """The kernel of :func:`default_kernel` without its output scale."""
     scales = scales if columns is None else scales[columns]
     d = scales.shape[-1]
     base = gpytorch.kernels.RBFKernel(ard_num_dims=d, active_dims=columns, lengthscale_constraint=above(0.0)).to(scales)
@@ -194,12 +193,12 @@ def squared_exponential(scales: Tensor, columns: Tensor | None = None) -> gpytor
 
 
 def kernel_of_all_columns(model: gpytorch.Module) -> gpytorch.kernels.Kernel:
-    """The default kernel for a model whose rows are a sample: a column that is constant there may vary elsewhere."""
+    """The default kernel of a model of a sample of rows: a column that is constant in it may vary in other rows."""
     return default_kernel(robust_scales(model.train_X), robust_spread(model.residual()))
 
 
 def in_units(kernel: gpytorch.kernels.Kernel, factor: float) -> gpytorch.kernels.Kernel:
-    """The kernel in other units of y: times a number that is not fitted."""
+    """The kernel in other units of y: multiplied by a fixed factor."""
     scaled = gpytorch.kernels.ScaleKernel(kernel, outputscale_constraint=above(0.0)).double()
     scaled.outputscale = torch.tensor(factor, dtype=torch.float64)
     scaled.raw_outputscale.requires_grad_(False)
@@ -207,22 +206,22 @@ def in_units(kernel: gpytorch.kernels.Kernel, factor: float) -> gpytorch.kernels
 
 
 def add_weak_priors(model: gpytorch.Module) -> None:
-    """Weak priors on a model with the default kernel at its starting values, which are in the units of the data.
+    """Register weak priors on a model with the default kernel at its initial values, in the units of the data.
 
-    With them a fit is not drawn to where everything is noise (endless lengthscales, no output scale). The lengthscales
+    They keep a fit from optima in which everything is noise (infinite lengthscales, no output scale). The lengthscales
     have BoTorch's dimension-scaled log-normal prior, of location √2 + ½ log d and scale √3 for inputs in [0, 1]ᵈ: a
     column of scale a counts as the interval of width a√12, the width of a uniform distribution with that standard
-    deviation. Output scale and noise variance are log-normal with the mode at their starts, as densities of the value
-    itself, which is what a fit maximises; at two standard deviations the factor is 50 either way.
+    deviation. Output scale and noise variance are log-normal with the mode at their initial values, as densities of the
+    value itself, which a fit maximises; two standard deviations are a factor of 50 either way.
 
     Args:
-        model: an ``RCGP`` or ``MultiOutputRCGP`` as it was built, with ``kernel=None``.
+        model: an ``RCGP`` or ``MultiOutputRCGP`` built with ``kernel=None``, not fitted.
     """
     several = hasattr(model.kernel, "output_variance")
     for base in model.kernel.kernels if several else [model.kernel.base_kernel]:
         location = math.sqrt(2.0) + 0.5 * math.log(12.0) + base.lengthscale.detach().log()
         wide = torch.full_like(location, math.sqrt(3.0))
-        # Given a name instead of a getter, GPyTorch would keep a local function, which cannot be pickled.
+        # For a name instead of a getter GPyTorch would keep a local function, which cannot be pickled.
         prior = gpytorch.priors.LogNormalPrior(location, wide)
         base.register_prior("lengthscale_prior", prior, AttributeOf("lengthscale"))
     _at_start(model.kernel, "output_variance" if several else "outputscale")
@@ -230,7 +229,7 @@ def add_weak_priors(model: gpytorch.Module) -> None:
 
 
 def _at_start(module: gpytorch.Module, name: str) -> None:
-    """A log-normal prior on an attribute, with its mode at the present value."""
+    """Register a log-normal prior on an attribute, with its mode at the present value."""
     value = getattr(module, name).detach()
     spread = torch.full_like(value, _LOG_SPREAD)
     prior = gpytorch.priors.LogNormalPrior(value.log() + spread**2, spread)
@@ -239,7 +238,7 @@ def _at_start(module: gpytorch.Module, name: str) -> None:
 
 @dataclass(frozen=True)
 class AttributeOf:
-    """What a prior sits on: the getter of an attribute, as GPyTorch wants it (with a signature) and picklable."""
+    """Getter of the attribute of a prior: picklable, and with the signature that GPyTorch expects."""
 
     name: str
 

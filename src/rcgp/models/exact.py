@@ -1,22 +1,21 @@
 """The robust conjugate GP as a module: it owns the data, the kernel, the mean, the weight function and the noise.
 
-It holds no mathematics. Its pieces become plain tensors in :meth:`RCGP.training_terms`, the core does the rest.
+It holds no mathematics: :meth:`RCGP.training_terms` gives plain tensors, and :mod:`rcgp.core` computes with them.
 """
 
 from __future__ import annotations
 
 import copy
+import operator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
 import gpytorch
 import numpy as np
 import torch
 from torch import Tensor
 
-from rcgp.core.evidence import signal_evidence
-from rcgp.core.exact import ExactPosterior, condition
-from rcgp.core.loo import LeaveOneOut, leave_one_out
+from rcgp.core.exact import ExactPosterior, LeaveOneOut, condition, influence, leave_one_out, signal_evidence
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.core.sparse import SparsePosterior
 from rcgp.models.defaults import (
@@ -34,6 +33,7 @@ from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.noise import NoisyModel
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal, PosteriorProcess, plain_attributes, same
 from rcgp.models.validation import (
+    as_real_tensor,
     check_kernel,
     check_per_row,
     check_sample_weight,
@@ -43,24 +43,24 @@ from rcgp.models.validation import (
 )
 from rcgp.weights import InverseMultiquadric, LawWeight, ThresholdWeight, WeightFunction
 
-__all__ = ["MANY_ROWS", "RCGP", "START_ROWS", "TrainingTerms"]
+__all__ = ["MANY_ROWS", "RCGP", "START_ROWS", "TrainingTerms", "posterior_influence"]
 
-#: Starts are tried on this many rows where there are at least as many as the second number: a third of the cost, or
-#: less. On 125 rows errors begin to grow.
+#: A fit of at least the second number of rows tries its starts on the first number of them: at most a third of the
+#: cost. On 125 rows errors begin to grow.
 START_ROWS, MANY_ROWS = 250, 375
 
 
 @dataclass(frozen=True)
 class TrainingTerms:
-    """What mean, weight and noise make of the observations; with the kernel matrix, all that an objective needs.
+    """Residuals, weights and pseudo-data: with the kernel matrix, the arguments of every objective.
 
     Attributes:
         residual: ``n`` residuals e = y − m(x).
         weight: ``n`` weights w̃.
         slope: ``n`` slopes ∂_y log w̃².
-        noise: noise variance σ², a scalar; of several outputs one for each.
+        noise: noise variance σ², a scalar; for several outputs one for each.
         row_noise: noise variance σ²/p of each observation, ``n``, or a scalar without sample weights p.
-        pseudo: pseudo-data made from the above.
+        pseudo: pseudo-data of the above.
     """
 
     residual: Tensor
@@ -74,27 +74,27 @@ class TrainingTerms:
 class RCGP(NoisyModel):
     """Robust and conjugate Gaussian process regression (Altamirano, Briol and Knoblauch, 2024).
 
-    The posterior of an ordinary GP with kernel k, mean m and noise variance σ², but each observation counts with a
+    The posterior of an ordinary GP with kernel k, mean m and noise variance σ², but each observation has a
     weight w̃(x, y) that vanishes for outlying y, so that no observation has unbounded influence::
 
         f(x*) | data ~ N( m* + k*ᵀ (K + σ²W̃⁻²)⁻¹ z,   k** − k*ᵀ (K + σ²W̃⁻²)⁻¹ k* ),    z = y − m − σ² ∂_y log w̃²
 
-    The model is ready to predict once built; :func:`rcgp.fit` chooses the hyperparameters. There are no training and
-    evaluation modes. Modules given by the caller are used as they are, not copied, and cast to the type of the data.
-    A model of float32 data answers in float32 but computes its factorisations in float64.
+    The model can predict at once; :func:`rcgp.fit` chooses the hyperparameters. There are no training and evaluation
+    modes. Given modules are used without a copy, and cast to the type of the data. For float32 data predictions are
+    float32 and factorisations float64.
 
     Args:
         train_X: ``n x d`` inputs.
         train_y: ``n`` observations. The model keeps copies of both.
         kernel: any GPyTorch kernel with one output. Default: squared exponential with a lengthscale for each input
-            dimension that is not constant and an output scale, without priors, started at the scales of the data.
+            dimension that is not constant and an output scale, without priors, initialised at the scales of the data.
         mean: prior mean m, on which the weights are centred: ``"zero"``, ``"constant"`` (sample mean), ``"median"``,
             ``"linear"``, ``"quadratic"`` (least squares, fitted once), ``"robust_linear"`` (Huber, fitted once), a
             callable from ``... x n x d`` to ``... x n``, or a GPyTorch ``Mean``, whose parameters are then fitted too.
         weight: a weight function of :mod:`rcgp.weights`. Default: ``InverseMultiquadric()``.
-        noise: starting value of the noise variance σ². Default: a tenth of the squared robust spread of y − m.
-            To hold it fixed in a fit: ``model.raw_noise.requires_grad_(False)``. It stays above 1e-12 times that
-            squared spread, or that start if smaller, so that data without noise do not drive it to zero.
+        noise: initial value of the noise variance σ². Default: a tenth of the squared robust spread of y − m.
+            To hold it fixed in a fit: ``model.raw_noise.requires_grad_(False)``. Its lower bound is 1e-12 times
+            that squared spread, or times the initial value if smaller, so that data without noise do not drive it to 0.
         sample_weight: ``n`` positive factors p on the precision of each row: row i has the noise variance σ²/p_i, as
             the mean of p_i measurements has. Multiplying all by a number multiplies σ² by it and changes nothing else.
 
@@ -138,7 +138,7 @@ class RCGP(NoisyModel):
         with torch.no_grad():
             check_per_row(self.mean(X), X, "mean")
             residual = self.residual()
-        if kernel is None:  # constant columns say nothing of the function: the fit is the same with and without them
+        if kernel is None:  # constant columns carry no information: the fit is the same with and without them
             kernel = default_kernel(robust_scales(X), robust_spread(residual), varying_columns(X))
         self.kernel = kernel
         self.weight = InverseMultiquadric() if weight is None else weight
@@ -154,9 +154,9 @@ class RCGP(NoisyModel):
             weights = self.weight(residual, X, self.noise)
         check_per_row(weights, X, "weight", least=0.0)
         check_kernel(self.kernel, X)
-        #: How the noise differs from place to place, where a robust fit found that it does.
+        #: Factor h(x) on the noise variance, if a robust fit found local noise.
         self.local_noise: LocalFactor | None = None
-        # Modules and tensors that the posterior was made from, and the posterior.
+        # State of the model at the last posterior, as modules and tensors, and that posterior.
         self._process: tuple[list[Any], list[Tensor], PosteriorProcess] | None = None
 
     def training_terms(self) -> TrainingTerms:
@@ -171,7 +171,7 @@ class RCGP(NoisyModel):
         return kernel_matrix(self.kernel, self.train_X)
 
     def leave_one_out(self) -> LeaveOneOut:
-        """Mean and variance of each observation y_i predicted from all others, each ``n``. Cost O(n³) for all.
+        """Mean and variance of each observation y_i predicted from all other rows, each ``n``. Cost O(n³) for all.
 
         The prior mean and the threshold c are held fixed: they are not recomputed without y_i.
         """
@@ -179,7 +179,7 @@ class RCGP(NoisyModel):
             model = self.in_float64()
             terms = model.training_terms()
             latent = model.latent_leave_one_out(terms.pseudo)
-            # Not y − e, which is zero for an outlier of 1e100.
+            # Not y − e, which cancels for an outlier of 1e100.
             mean = latent.mean + model.mean(model.train_X)
             row_noise = terms.row_noise.expand_as(mean).clone()
             for rows, weight in zip(model.output_rows(), model.output_weights(), strict=True):
@@ -197,13 +197,13 @@ class RCGP(NoisyModel):
         return signal_evidence(self.kernel_matrix(), pseudo)
 
     def nearest_rows(self) -> Tensor:
-        """The training row that is nearest to each row by the kernel's correlation, ``n``. Cost O(n²)."""
+        """Nearest training row of each row by the kernel's correlation, ``n``. Cost O(n²)."""
         return correlations(self.kernel_matrix()).fill_diagonal_(-torch.inf).argmax(dim=-1)
 
     def start_rows(self) -> Tensor | None:
-        """Rows on which starts of a fit are tried where there are many: every k-th by residual. ``None`` for all.
+        """Sample of many rows on which a fit tries its starts: every k-th by residual. ``None`` for all rows.
 
-        The sample has the outliers and the noise of the table, and does not depend on the order of its rows.
+        It has the same share of outliers and the same noise, and does not depend on the order of the rows.
         """
         n = len(self.train_y)
         if n < MANY_ROWS:
@@ -216,7 +216,7 @@ class RCGP(NoisyModel):
         return torch.from_numpy(order[kept]).to(self.train_X.device)
 
     def scaled_kernel(self) -> gpytorch.kernels.Kernel:
-        """The kernel, or part of it, whose lengthscales starts of a fit multiply."""
+        """The kernel, or its part, whose lengthscales the starts of a fit scale."""
         return self.kernel
 
     def typical_gap(self) -> float:
@@ -224,30 +224,30 @@ class RCGP(NoisyModel):
         return typical_gap(self.train_X)
 
     def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
-        """The size of a step that matters for each raw parameter that has units. Others are on scales without any."""
+        """Typical size of each raw parameter that has units; the others have none."""
         return {}
 
     def in_float64(self) -> RCGP:
-        """This model, or a copy of it in double precision if it is in single.
+        """This model, or a copy in double precision if it is in single precision.
 
-        A fitted noise variance may be a billionth of the prior's: more than a factorisation in float32 survives.
+        A fitted noise variance may be a billionth of the prior variance: too small for a factorisation in float32.
         """
         return self if self.train_y.dtype == torch.float64 else copy.deepcopy(self).double()
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f, or of new observations, at test inputs.
 
-        Differentiable in ``test_X``; hyperparameters are treated as constants. The factorisation of the training data
-        is kept until a hyperparameter changes.
+        Differentiable in ``test_X``; hyperparameters are constants. The factorisation of the training data is kept
+        until the state of the model changes.
 
         Args:
             test_X: ``... x q x d`` inputs.
-            observation_noise: add the variance of the noise of a good observation: σ² or, with a learned noise law,
-                that of the law there.
+            observation_noise: add the noise variance of an inlier: σ² or, with a learned noise law, that of the law
+                at each input.
 
         Returns:
-            A GPyTorch ``MultivariateNormal`` over ``q`` points. Cost n³/3 at the first call, then O(nq) for the mean
-            and, when asked for, n²q for variances (in chunks) or covariances.
+            A GPyTorch ``MultivariateNormal`` over ``q`` points. Cost n³/3 at the first call, then O(nq) for the mean;
+            variances (in chunks) and covariances are computed when they are used, for n²q.
         """
         x = check_test_inputs(test_X, self.train_X)
         process = self._posterior_process()
@@ -257,13 +257,13 @@ class RCGP(NoisyModel):
         return PosteriorNormal(process.mean(x), covariance)
 
     def forward(self, test_X: Tensor) -> PosteriorNormal:
-        """``model(test_X)`` is ``model.posterior(test_X)``: there is no mode in which it could be anything else."""
+        """``model(test_X)`` is ``model.posterior(test_X)``: there are no modes."""
         return self.posterior(test_X)
 
     def hyperparameters(self) -> dict[str, Tensor]:
         """Name and value of every parameter in its own units, and of every threshold c in force.
 
-        ``kernel.base_kernel.lengthscale``, not the raw one that the optimiser sees.
+        ``kernel.base_kernel.lengthscale``, not the raw parameter of the optimiser.
         """
         values = {}
         for name, parameter, constraint in self.named_parameters_and_constraints():
@@ -271,10 +271,8 @@ class RCGP(NoisyModel):
             path, _, leaf = name.rpartition(".")
             values[f"{path}.{leaf.removeprefix('raw_')}".lstrip(".")] = value.clone()
         with torch.no_grad():
-            residual, names = (
-                self.residual(),
-                {module: name for name, module in self.weight.named_modules(prefix="weight")},
-            )
+            residual = self.residual()
+            names = {module: name for name, module in self.weight.named_modules(prefix="weight")}
             for rows, weight in zip(self.output_rows(), self.output_weights(), strict=True):
                 for name, module in weight.named_modules(prefix=names[weight]):
                     if isinstance(module, ThresholdWeight):
@@ -283,18 +281,18 @@ class RCGP(NoisyModel):
         return values
 
     def listed_hyperparameters(self) -> dict[str, list[float]]:
-        """The same as lists of numbers."""
+        """:meth:`hyperparameters` as lists of numbers."""
         return {name: value.reshape(-1).tolist() for name, value in self.hyperparameters().items()}
 
     def _posterior_process(self) -> PosteriorProcess:
-        """The posterior at the current hyperparameters, recomputed only if something that it depends on has changed."""
+        """The posterior at the current hyperparameters, recomputed only if the state of the model has changed."""
         modules = [*self.mean.modules(), *self.kernel.modules()]
-        # What a module says of itself, such as the smoothness of a Matérn kernel, beside its tensors.
+        # Attributes besides tensors, such as the smoothness of a Matérn kernel.
         modules += [value for module in modules for value in sorted(plain_attributes(module))]
         # Outside inference mode: tensors made in it could not take part in later gradients.
         with torch.inference_mode(False), torch.no_grad():
             prior = (*self.mean.parameters(), *self.mean.buffers(), *self.kernel.parameters(), *self.kernel.buffers())
-            # Values are compared, not version counters: GPyTorch's setters write through .data, unseen by those.
+            # Values are compared, not version counters: GPyTorch's setters write through .data, which those miss.
             tensors = [*self._conditioned_on(), self.train_X, self._support(), *prior]
             if self._process is not None and same(self._process[0], modules, self._process[1], tensors):
                 return self._process[2]
@@ -306,12 +304,12 @@ class RCGP(NoisyModel):
         return process
 
     def _conditioned_on(self) -> list[Tensor]:
-        """What the posterior depends on beside the inputs and the prior: when it changes, so does the posterior."""
+        """Tensors besides inputs and prior on which the posterior depends."""
         pseudo = self.training_terms().pseudo
         return [pseudo.target, pseudo.root_precision]
 
     def _support(self) -> Tensor:
-        """The inputs through which the posterior is seen."""
+        """The inputs that the posterior is expressed in: training inputs or inducing points."""
         return self.train_X
 
     def _condition(self) -> ExactPosterior | SparsePosterior:
@@ -319,5 +317,44 @@ class RCGP(NoisyModel):
         return condition(self.kernel_matrix(), self.training_terms().pseudo)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What can be recomputed is neither pickled nor copied.
+        # The posterior is recomputed, not pickled or copied.
         return {**self.__dict__, "_process": None}
+
+
+def posterior_influence(model: RCGP, index: SupportsIndex, values: Any) -> Tensor:
+    """The paper's PIF: KL divergence between the posteriors of f with y_index and with each value in its place.
+
+    Hyperparameters, prior mean and threshold c are held fixed. Bounded for a robust weight, quadratic in the value
+    for ``Constant`` and ``Heteroskedastic``. An infinite value gives the limit, which deletes the point for a robust
+    weight.
+
+    Args:
+        model: the model.
+        index: row of the observation in the training data.
+        values: replacements for y_index, any shape.
+
+    Returns:
+        One divergence for each value. Cost O(n³), and O(1) for each value.
+    """
+    n = model.train_y.shape[0]
+    if isinstance(index, bool) or not isinstance(index, SupportsIndex) or not -n <= operator.index(index) < n:
+        raise IndexError(f"index must name one of the {n} training rows, got {index!r}")
+    index = operator.index(index)
+    y_new = as_real_tensor(values, "values").detach().to(model.train_y.device)
+    if bool(y_new.isnan().any()):
+        raise ValueError(f"values contains nan at position {tuple(y_new.isnan().nonzero()[0].tolist())}")
+    dtype, model = model.train_y.dtype, model.in_float64()
+    y_new = y_new.to(model.train_y)
+    with torch.no_grad():
+        terms = model.training_terms()
+        cavity = model.latent_leave_one_out(terms.pseudo)
+        before = PseudoData(terms.pseudo.target[index], terms.pseudo.root_precision[index])
+        # The threshold rule depends on all residuals: hold the threshold at its value for the data.
+        weight = model.weight_of_row(index)
+        x = model.train_X[index]
+        e = (y_new - (model.train_y - terms.residual)[index]).reshape(-1)
+        inputs = x.expand(e.shape[0], -1)
+        w, slope = weight(e, inputs, terms.noise), weight.slope(e, inputs, terms.noise)
+        after = pseudo_data(e, w, slope, terms.row_noise.expand_as(terms.residual)[index])
+        divergence = influence(cavity.mean[index], cavity.variance[index], before, after)
+        return divergence.reshape(y_new.shape).to(dtype)

@@ -1,8 +1,8 @@
 """The robust conjugate GP of a function and its partial derivatives.
 
 A derivative of a GP is a GP, jointly with the function: Cov(∂_j f(x), f(x')) = ∂k(x, x')/∂x_j, and likewise twice. So
-the function and its d partial derivatives are 1 + d outputs, whose kernel says how they go together, and a value or a
-derivative is a cell of :class:`rcgp.MultiOutputRCGP`.
+the function and its d partial derivatives are 1 + d correlated outputs, and a value or a derivative is a cell of
+:class:`rcgp.MultiOutputRCGP`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import gpytorch
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from rcgp.models.cells import cell_weights
 from rcgp.models.coregion import CellKernel
 from rcgp.models.defaults import above, robust_scales, robust_spread
 from rcgp.models.means import build_mean
 from rcgp.models.outputs import MultiOutputRCGP
-from rcgp.models.validation import as_real_tensor, check_finite
+from rcgp.models.validation import as_real_tensor, check_finite, check_inputs
 from rcgp.weights import WeightFunction
 
 __all__ = ["GradientRCGP"]
@@ -32,27 +32,27 @@ _MEANS = ("zero", "constant", "median")
 class GradientRCGP(MultiOutputRCGP):
     """Robust and conjugate Gaussian process regression of a function from its values and partial derivatives.
 
-    Output 0 is the function, output j its derivative by input j, of j = 1, …, d. Each has its own noise variance, noise
-    law and weights: a wrong derivative is down-weighted alone, and the value at the same input keeps its weight. All
+    Output 0 is the function, output j its derivative by input j = 1, …, d. Each has its own noise variance, noise law
+    and weights: a wrong derivative is down-weighted alone, and the value at the same input keeps its weight. Everything
     else is as for :class:`MultiOutputRCGP`; :func:`rcgp.fit_robust` learns laws and hyperparameters.
 
     Args:
         train_X: ``n x d`` inputs.
-        train_y: ``n`` values of the function; NaN where it was not observed, ``None`` where it never was.
-        train_dy: ``n x d`` partial derivatives; NaN where one was not observed. A derivative that was observed nowhere
-            has no noise variance and no law, but is predicted as the others are.
+        train_y: ``n`` values of the function; NaN for a missing one, ``None`` if all are missing.
+        train_dy: ``n x d`` partial derivatives; NaN for a missing one. A derivative that was never observed has no
+            noise variance and no noise law, but can be predicted.
         kernel: a GPyTorch kernel of a function and its gradient, such as ``RBFKernelGrad`` or ``Matern52KernelGrad``,
-            or a scaled one. Default: a scaled ``RBFKernelGrad`` with a lengthscale for each input, started at the
-            scales of the data.
-        mean: prior mean of the function: ``"zero"``, or ``"constant"`` or ``"median"``, of the observed values. That of
-            the derivatives is zero.
-        weight: a weight function, of which each output gets a copy, or a list of 1 + d of them.
-        noise: starting values of the noise variances, 1 + d, or one for all. Default: a tenth of each output's squared
+            or a scaled one. Default: a scaled ``RBFKernelGrad`` with a lengthscale for each input, initialised at
+            the scales of the data.
+        mean: prior mean of the function: ``"zero"``, or the ``"constant"`` mean or ``"median"`` of the observed values.
+            The prior mean of the derivatives is zero.
+        weight: a weight function, copied for each output, or a list of 1 + d of them.
+        noise: initial noise variances, 1 + d, or one for all. Default: a tenth of each output's squared
             spread.
         sample_weight: ``n`` positive factors on the precision of each row, or ``n x (1 + d)`` of each cell.
 
     Raises:
-        ValueError: for data of other shapes, not finite, or all missing; and for means whose gradient is not known.
+        ValueError: for data of other shapes, not finite, or all missing; and for other means.
 
     An evaluation costs O(N³) for N observed values and derivatives.
 
@@ -67,7 +67,7 @@ class GradientRCGP(MultiOutputRCGP):
         torch.Size([2, 2])
     """
 
-    # Outputs without any observed cell.
+    # Number of outputs without an observed cell.
     _unobserved: int = 0
 
     def __init__(
@@ -89,7 +89,7 @@ class GradientRCGP(MultiOutputRCGP):
                 "subtract another mean and its gradient from the data"
             )
         observed = ~Y.isnan()
-        # Outputs that were observed come first: only these have a noise variance and a law.
+        # Observed outputs come first: only these have a noise variance and a noise law.
         order = (~observed.any(dim=0)).long().argsort(stable=True)
         seen, row = order[observed.any(dim=0)[order]].tolist(), observed.nonzero()[:, 0]
         means = [build_mean("zero" if t else mean, X[observed[:, t]], Y[observed[:, t], t]) for t in seen]
@@ -101,7 +101,7 @@ class GradientRCGP(MultiOutputRCGP):
             mean=means,
             weight=_of_outputs(weight, seen, Y.shape[1], "weight"),
             noise=_of_outputs(noise, seen, Y.shape[1], "noise"),
-            sample_weight=None if sample_weight is None else _of_cells(sample_weight, observed),
+            sample_weight=cell_weights(sample_weight, observed),
         )
         self.observed = observed
         self._unobserved = Y.shape[1] - len(seen)
@@ -109,7 +109,7 @@ class GradientRCGP(MultiOutputRCGP):
 
     @property
     def outputs(self) -> int:
-        """Number of outputs that were observed: of noise variances, noise laws and weight functions."""
+        """Number of observed outputs, which have noise variances, noise laws and weight functions."""
         return super().outputs - self._unobserved
 
     @property
@@ -119,7 +119,7 @@ class GradientRCGP(MultiOutputRCGP):
         return numbers
 
     def inlier_noise(self, x: Tensor) -> Tensor:
-        """Variance of the noise of a good observation at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
+        """Noise variance of an inlier at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
         if bool((x[..., -1] >= self.outputs).any()):
             raise ValueError(
                 f"only outputs {self.observed_outputs} were observed: the noise of others is not known; "
@@ -137,20 +137,15 @@ class GradientRCGP(MultiOutputRCGP):
 
 def _checked(train_X: Any, train_y: Any, train_dy: Any) -> tuple[Tensor, Tensor]:
     """Inputs ``n x d``, and values and derivatives side by side, ``n x (1 + d)``; or a ValueError."""
-    train_y = np.full(len(train_X), np.nan) if train_y is None else train_y
-    X, y, dy = (
-        as_real_tensor(v, name) for v, name in ((train_X, "train_X"), (train_y, "train_y"), (train_dy, "train_dy"))
-    )
-    if X.ndim != 2 or not X.numel():
-        hint = "; for a single feature use train_X.unsqueeze(-1)" if X.ndim == 1 else ""
-        raise ValueError(f"train_X must have shape n x d, at least 1 x 1, got {tuple(X.shape)}{hint}")
+    X = check_inputs(train_X)
+    y = torch.full_like(X[:, 0], torch.nan) if train_y is None else as_real_tensor(train_y, "train_y")
+    dy = as_real_tensor(train_dy, "train_dy")
     if y.shape != X.shape[:1]:
         raise ValueError(f"train_y must have one value for each of the {len(X)} rows, got shape {tuple(y.shape)}")
     if dy.shape != X.shape:
         raise ValueError(f"train_dy must have the shape of train_X, {tuple(X.shape)}, got {tuple(dy.shape)}")
-    check_finite(X, "train_X")
-    for values, name in ((y, "train_y"), (dy, "train_dy")):
-        check_finite(values.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf), name)
+    check_finite(y, "train_y", missing=True)
+    check_finite(dy, "train_dy", missing=True)
     dtype = torch.promote_types(X.dtype, torch.promote_types(y.dtype, dy.dtype))
     Y = torch.cat([y.unsqueeze(-1).to(dtype), dy.to(dtype)], dim=-1)
     if bool(Y.isnan().all()):
@@ -159,23 +154,12 @@ def _checked(train_X: Any, train_y: Any, train_dy: Any) -> tuple[Tensor, Tensor]
 
 
 def _of_outputs(value: Any, seen: list[int], outputs: int, name: str) -> Any:
-    """What is given for each output, for those that were observed; what is given for all as it is."""
+    """Values of the observed outputs, given one for each output; a single value for all is returned as it is."""
     if not isinstance(value, list | tuple) and not (isinstance(value, Tensor) and value.ndim == 1):
         return value
     if len(value) != outputs:
         raise ValueError(f"{name} must be one, or {outputs}: for the function and each derivative, got {len(value)}")
     return [value[t] for t in seen]
-
-
-def _of_cells(sample_weight: Any, observed: Tensor) -> Tensor:
-    """Sample weights of the observed cells, given for rows or for cells."""
-    weights = as_real_tensor(sample_weight, "sample_weight")
-    if weights.shape == observed.shape[:1]:
-        weights = weights.unsqueeze(-1).expand(observed.shape)
-    if weights.shape != observed.shape:
-        shapes = f"{tuple(observed.shape[:1])} or {tuple(observed.shape)}"
-        raise ValueError(f"sample_weight must have shape {shapes}, got {tuple(weights.shape)}")
-    return weights[observed]
 
 
 def _build_kernel(kernel: Any, X: Tensor, Y: Tensor) -> gpytorch.kernels.Kernel:

@@ -1,6 +1,9 @@
-"""Inducing points: some rows through which a sparse model sees all others."""
+"""Inducing points of sparse models: checks, and their choice among the rows."""
 
 from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -9,27 +12,43 @@ from torch import Tensor
 
 from rcgp.models.defaults import robust_scales
 from rcgp.models.kernel_matrix import kernel_rows
+from rcgp.models.validation import as_real_tensor, check_finite
 
-__all__ = ["CANDIDATES", "SELECTIONS", "check_selection", "choose_inducing"]
+__all__ = ["CANDIDATES", "SELECTIONS", "check_inducing", "check_selection", "choose_inducing"]
 
-#: The rules by which inducing points are chosen.
+#: Rules for the choice of inducing points.
 SELECTIONS = ("greedy", "kmeans")
 
-#: Rows among which they are chosen: a random sample of this many where there are more.
+#: Most candidates: from more rows a random sample of this size is drawn.
 CANDIDATES = 20_000
 
-# Share of the prior variance below which a row adds nothing that the others do not know: there the choice ends, and the
-# matrix between the chosen ones is as well conditioned as its inverse.
+# Share of the prior variance left at a row, below which a point there adds nothing. The choice ends there, so that the
+# kernel matrix of the points can be inverted.
 _NOTHING_NEW = 1e-8
 
-# Scales of its column from where on an input is as far as any: k-means++ computes distances from squares.
+# Inputs are clipped at this many scales of their column: k-means++ computes distances from squares.
 _FARTHEST = 1e4
 
 
 def check_selection(selection: str) -> None:
-    """Raise a ValueError for a rule that there is not."""
+    """Raise a ValueError for an unknown rule."""
     if selection not in SELECTIONS:
         raise ValueError(f"selection must be one of {', '.join(map(repr, SELECTIONS))}, got {selection!r}")
+
+
+def check_inducing(inducing: Any, train_X: Tensor) -> int | Tensor:
+    """A number of inducing points, at least one, or ``m x d`` points in the type of the inputs; or an error."""
+    if not isinstance(inducing, bool) and isinstance(inducing, Integral):
+        if int(inducing) < 1:
+            raise ValueError(f"inducing must be at least 1, got {inducing}")
+        return int(inducing)
+    if not isinstance(inducing, Tensor | np.ndarray):
+        raise TypeError(f"inducing must be a number of points or an m x d tensor of them, got {inducing!r}")
+    points, d = as_real_tensor(inducing, "inducing"), train_X.shape[-1]
+    if points.ndim != 2 or points.shape[1] != d or points.shape[0] == 0:
+        raise ValueError(f"inducing must have shape m x {d} like the training inputs, got {tuple(points.shape)}")
+    check_finite(points, "inducing")
+    return points.detach().to(train_X).clone()
 
 
 def choose_inducing(
@@ -37,17 +56,17 @@ def choose_inducing(
 ) -> Tensor:
     """Choose inducing points among the rows of X.
 
-    ``"greedy"`` takes, one after the other, the row whose prior variance given those taken before is largest: a pivoted
-    Cholesky factorisation of the kernel matrix, of which only the chosen rows are ever computed. It ends early where
-    all others are known to a share of 1e-8. ``"kmeans"`` draws rows by k-means++, far from each other in units of the
-    columns' scales, and does not look at the kernel.
+    ``"greedy"`` takes, one after the other, the row with the largest prior variance given the points chosen before: a
+    pivoted Cholesky factorisation of the kernel matrix, of which only the chosen rows are computed. It ends early if
+    the variance left at every row is below 1e-8 of its prior variance. ``"kmeans"`` draws rows by k-means++, far from
+    each other in units of the columns' scales, and does not use the kernel.
 
     Args:
         kernel: the kernel at its present hyperparameters.
         X: ``n x d`` inputs.
         count: number of points, at most n.
         selection: ``"greedy"`` or ``"kmeans"``.
-        seed: of the sample of 20 000 rows among which they are chosen if there are more, and of k-means++.
+        seed: of the sample of 20 000 candidates, if there are more rows, and of k-means++.
 
     Returns:
         ``m x d`` points, m ≤ count. Cost O(min(n, 20 000) m²), for ``"greedy"`` in a ``count x min(n, 20 000)`` matrix.
@@ -59,7 +78,7 @@ def choose_inducing(
     count = min(count, X.shape[0])
     if selection == "greedy":
         return X[_greedy(kernel, X, count)].clone()
-    from sklearn.cluster import kmeans_plusplus  # which takes a second to import
+    from sklearn.cluster import kmeans_plusplus  # takes a second to import
 
     scaled = ((X - X.median(dim=0).values) / robust_scales(X)).clamp(-_FARTHEST, _FARTHEST).cpu().numpy()
     _, rows = kmeans_plusplus(scaled, count, random_state=int(random.integers(2**31 - 1)))
@@ -67,9 +86,9 @@ def choose_inducing(
 
 
 def _greedy(kernel: gpytorch.kernels.Kernel, X: Tensor, count: int) -> Tensor:
-    """Row numbers by the pivots of the Cholesky factor of the kernel matrix."""
+    """Numbers of the pivot rows of a Cholesky factorisation of the kernel matrix."""
     with torch.no_grad():
-        left: Tensor = kernel(X, diag=True).clone()  # n, the variance that is not yet explained
+        left: Tensor = kernel(X, diag=True).clone()  # n, the variance left
         enough = _NOTHING_NEW * left
         factor = X.new_empty(count, X.shape[0])  # count x n
         chosen: list[int] = []
@@ -84,4 +103,6 @@ def _greedy(kernel: gpytorch.kernels.Kernel, X: Tensor, count: int) -> Tensor:
             left = (left - factor[k].square()).clamp_min_(0.0)
             left[row] = 0.0
             chosen.append(row)
+    if not chosen:
+        raise ValueError("no inducing point can be chosen: the variance of the kernel is zero or NaN")
     return torch.tensor(chosen, device=X.device)

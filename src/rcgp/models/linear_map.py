@@ -1,11 +1,11 @@
 """Linear maps of a function, as rows of a model: averages, sums, differences or integrals by quadrature.
 
-With the points P and the coefficients A, row j stands for g_j = Σ_i a_ji f(p_i). The g are as normal as f is::
+With the points P and the coefficients A, row j is g_j = Σ_i a_ji f(p_i). The g are jointly normal with f::
 
     E g = A m(P),      Cov(g, g) = A k(P, P) Aᵀ,      Cov(g, f(x)) = A k(P, x)
 
-The inputs of kernel and mean are rows (j, x): the number j of such a sum, of which x is only where it lies; or f(x)
-where j = −1.
+The inputs of kernel and mean are rows (j, x): for j ≥ 0 the sum g_j, of which x is only the place; for j = −1 the
+value f(x).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rcgp.models.kernel_matrix import dense_kernel, kernel_matrix
 
 __all__ = ["FunctionalKernel", "FunctionalMean", "LinearMap"]
 
-# Share of coefficients that are not zero, below which a sparse product with its gradient is faster than a dense one.
+# Share of nonzero coefficients below which a sparse product with its gradient is faster than a dense one.
 _SPARSE = 0.02
 
 # Sums whose variances are computed at a time.
@@ -29,13 +29,13 @@ _ROWS = 32
 
 
 class LinearMap(torch.nn.Module):
-    """Coefficients of J sums over m points, those that are not zero.
+    """Nonzero coefficients of J sums over m points.
 
     Args:
-        points: ``M x d`` points. Those that are equal become one.
-        row: ``N`` numbers of sums, from 0 on.
+        points: ``M x d`` points. Equal points become one.
+        row: ``N`` numbers of sums, from 0.
         point: ``N`` numbers of points.
-        coefficient: ``N`` coefficients; those of the same sum and point are added up.
+        coefficient: ``N`` coefficients; coefficients of the same sum and point are added.
     """
 
     points: Tensor
@@ -58,7 +58,7 @@ class LinearMap(torch.nn.Module):
             self.register_buffer(name, values, persistent=False)
 
     def of_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Coefficients of some sums, ``b x m'``, dense or sparse, and the points that these take part in, ``m' x d``.
+        """Coefficients of some sums, ``b x m'``, dense or sparse, and their points, ``m' x d``.
 
         Args:
             rows: ``b`` numbers of different sums.
@@ -88,7 +88,7 @@ class LinearMap(torch.nn.Module):
         return torch.cat([torch.arange(self.count).to(centres).unsqueeze(-1), centres], dim=-1)
 
     def joined(self, other: LinearMap) -> LinearMap:
-        """These sums, followed by others."""
+        """These sums, followed by the sums of another map."""
         return LinearMap(
             torch.cat([self.points, other.points.to(self.points)]),
             torch.cat([self.row, other.row + self.count]),
@@ -116,7 +116,7 @@ class FunctionalMean(gpytorch.means.Mean):  # type: ignore[misc]
 class FunctionalKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
     """The kernel of rows (j, x), for a kernel of points.
 
-    An evaluation costs O(m²) kernel values, of the m points that the sums take part in, and the products with A.
+    An evaluation costs O(m²) kernel values for the m points of the sums, and the products with A.
     """
 
     def __init__(self, base: gpytorch.kernels.Kernel, sums: LinearMap) -> None:
@@ -148,7 +148,7 @@ class FunctionalKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         return x1.new_zeros(*x1.shape[:-1], x2.shape[-2]) if K is None else K
 
     def _with_points(self, points: Tensor, number: Tensor) -> Tensor:
-        """Cov(f(x), g_j) for ``... x q x d`` points and ``... x p`` numbers: ``... x q x p``. Any value for j = −1."""
+        """Cov(f(x), g_j) for ``... x q x d`` points and ``... x p`` numbers: ``... x q x p``. Undefined for j = −1."""
         rows, place = torch.unique(number.clamp_min(0), return_inverse=True)
         A, support = self.sums.of_rows(rows)
         K = dense_kernel(self.base, points.reshape(-1, points.shape[-1]), support)
@@ -158,7 +158,7 @@ class FunctionalKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         return found.gather(-1, place.unsqueeze(-2).expand(*found.shape[:-1], place.shape[-1]))
 
     def _between(self, j1: Tensor, j2: Tensor) -> Tensor:
-        """Cov(g_j, g_j') for ``... x q`` and ``... x p`` numbers: ``... x q x p``. Any value where one is −1."""
+        """Cov(g_j, g_j') for ``... x q`` and ``... x p`` numbers: ``... x q x p``. Undefined where one is −1."""
         (rows1, place1), (rows2, place2) = (torch.unique(j.clamp_min(0), return_inverse=True) for j in (j1, j2))
         if torch.equal(rows1, rows2):
             K = self.matrix(rows1)
@@ -168,7 +168,7 @@ class FunctionalKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         return K[place1.unsqueeze(-1), place2.unsqueeze(-2)]
 
     def _diagonal(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """The kernel between the rows of x1 and those of x2, one by one."""
+        """The kernel between each row of x1 and the same row of x2."""
         number, points = _parted(x1)
         if not torch.equal(x1, x2):
             return self.forward(x1.unsqueeze(-2), x2.unsqueeze(-2))[..., 0, 0]

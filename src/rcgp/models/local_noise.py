@@ -1,12 +1,12 @@
-"""Noise that differs from place to place: a smooth factor on the noise variance, learned along with the noise law.
+"""Local noise: a smooth factor on the noise variance, learned along with the noise law.
 
-Row j suggests the noise variance σ² t_j, and counts as far as it is no outlier, c_j
+Row j has the expected squared noise σ² t_j, and counts by its probability c_j of being an inlier
 (:func:`rcgp.core.noise_law.local_squares`). With ρ(x, x') the correlation of the kernel,
 
     h(x) = (n₀ + Σ_j ρ(x, x_j)^a t_j) / (n₀ + Σ_j ρ(x, x_j)^a c_j),
 
-a kernel average that is drawn to 1 by n₀ rows. The power a says how local it is: 4 halves the lengthscales of a squared
-exponential. At a training row the sum leaves that row out, so that h and a may be compared by leave-one-out.
+a kernel average that n₀ prior rows draw to 1. The power a sets how local it is: 4 halves the lengthscales of a squared
+exponential. At a training row the sum leaves that row out, so that h and a can be compared by leave-one-out.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import LearnedLaw, learn_law, local_squares
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 
 __all__ = ["POWERS", "PRIOR_ROWS", "LocalFactor", "LocalNoise", "LocalNoiseOfOutputs", "learn_local_noise"]
 
 
-#: Rows' worth of belief that noise is the same everywhere. Mean negative log predictive density
+#: Number n₀ of prior rows with the same noise everywhere. Mean negative log predictive density
 #: over that of a plain GP, ten tables and functions: −0.163 with 20 rows, −0.179 with 10, −0.187 with 5; but with 5 a
 #: few small tables lose several nats.
 PRIOR_ROWS = 10.0
 
-#: Powers of the correlation that are tried: the lengthscales of the function, their half and their quarter.
+#: Candidate powers of the correlation: the lengthscales of the function, their half and their quarter.
 POWERS = (1.0, 4.0, 16.0)
 
-# Turns of local noise and law, and steps of the law in each: what looks like a heavy tail at first becomes loud places,
-# and more turns change little.
+# Turns of local noise and law, and steps of the law in each: an apparent heavy tail becomes local noise, and
+# more turns change little.
 _STEPS = 3
 
-# Inputs at which it is evaluated at a time.
+# Inputs of an evaluation at a time.
 _ROWS = 256
 
 
@@ -47,10 +47,10 @@ class LocalNoise:
     """The factor h(x) on the noise variance.
 
     Attributes:
-        kernel: whose correlation says which rows are near; a copy that nobody else changes.
+        kernel: a copy of the kernel, whose correlation defines near rows.
         X: ``n x d`` inputs of the rows.
-        squares: ``n`` noise variances t that they suggest, in units of σ², times c.
-        counts: ``n`` how far each row counts, c.
+        squares: ``n`` expected squares t of their noise, in units of σ², times c.
+        counts: ``n`` counts c of the rows.
         power: a, one of :data:`POWERS`.
     """
 
@@ -77,7 +77,7 @@ class LocalNoise:
             return torch.cat(values).reshape(x.shape[:-1]).to(x)
 
     def at_rows(self, K: Tensor) -> Tensor:
-        """h at the training rows, each without itself: ``n``.
+        """h at each training row, from the other rows: ``n``.
 
         Args:
             K: ``n x n`` kernel matrix of the rows.
@@ -91,10 +91,10 @@ class LocalNoise:
 
 @dataclass(frozen=True)
 class LocalNoiseOfOutputs:
-    """The factor h on the noise variance of several outputs; the last column of the inputs says which one.
+    """The factor h on the noise variance of several outputs; the last column of the inputs is its number.
 
     Attributes:
-        outputs: that of each output.
+        outputs: the factor of each output.
     """
 
     outputs: tuple[LocalNoise, ...]
@@ -124,7 +124,7 @@ def learn_local_noise(
     first_width: float,
     bounds: tuple[float, float] | None,
 ) -> tuple[LocalNoise, Tensor, LearnedLaw]:
-    """Local noise, its factor h at each row, and the law that goes with it: in turn, predictions held fixed.
+    """Local noise, its factor h at each row, and its law, in turn; predictions are held fixed.
 
     The power is the one with the largest leave-one-out density. Cost O(n²).
 

@@ -1,4 +1,4 @@
-"""Prior means: named ones fitted once to the data and then fixed, callables, and GPyTorch means that are trained.
+"""Prior means: named ones, fitted once and then fixed; callables; and GPyTorch means, which are trained.
 
 The weights are centred on the prior mean, so its choice matters more here than in an ordinary GP.
 """
@@ -24,7 +24,7 @@ _HUBER = 1.345
 
 
 def build_mean(mean: MeanLike, X: Tensor, y: Tensor) -> gpytorch.means.Mean:
-    """The prior mean module that ``RCGP(mean=...)`` asks for.
+    """The prior mean module of ``RCGP(mean=...)``.
 
     Args:
         mean: ``"zero"``, ``"constant"`` (sample mean), ``"median"``, ``"linear"``, ``"quadratic"`` (least squares),
@@ -36,34 +36,31 @@ def build_mean(mean: MeanLike, X: Tensor, y: Tensor) -> gpytorch.means.Mean:
         return mean
     if callable(mean):
         return CallableMean(mean, X)
-    if mean == "zero":
-        return PolynomialMean(0, X, lambda features: y.new_zeros(1))
-    if mean == "constant":
-        return PolynomialMean(0, X, lambda features: (y / y.shape[0]).sum().reshape(1))
-    if mean == "median":
-        return PolynomialMean(0, X, lambda features: y.quantile(0.5).reshape(1))
-    if mean == "linear":
-        return PolynomialMean(1, X, lambda features: _least_squares(features, y))
-    if mean == "quadratic":
-        return PolynomialMean(2, X, lambda features: _least_squares(features, y))
-    if mean == "robust_linear":
-        return PolynomialMean(1, X, lambda features: _huber(features, y))
-    raise ValueError(
-        "mean must be 'zero', 'constant', 'median', 'linear', 'quadratic', 'robust_linear', a callable or a GPyTorch "
-        f"Mean, got {mean!r}"
-    )
+    # Degree and coefficients, given the features.
+    named: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
+        "zero": (0, lambda features: y.new_zeros(1)),
+        "constant": (0, lambda features: (y / y.shape[0]).sum().reshape(1)),
+        "median": (0, lambda features: y.quantile(0.5).reshape(1)),
+        "linear": (1, lambda features: _least_squares(features, y)),
+        "quadratic": (2, lambda features: _least_squares(features, y)),
+        "robust_linear": (1, lambda features: _huber(features, y)),
+    }
+    if not isinstance(mean, str) or mean not in named:
+        raise ValueError(f"mean must be {', '.join(map(repr, named))}, a callable or a GPyTorch Mean, got {mean!r}")
+    degree, fit = named[mean]
+    return PolynomialMean(degree, X, fit)
 
 
 class PolynomialMean(gpytorch.means.Mean):  # type: ignore[misc]
     """A polynomial of degree 0, 1 or 2 (cross terms included) with fixed coefficients.
 
     Inputs are centred and scaled first, so that the fit does not depend on their units. With fewer rows than
-    coefficients, or columns that depend on each other, the fit of smallest norm is taken.
+    coefficients, or dependent columns, the fit is that of smallest norm.
 
     Args:
         degree: 0, 1 or 2.
         X: ``n x d`` training inputs.
-        fit: gives the ``p`` coefficients for the ``n x p`` features.
+        fit: maps the ``n x p`` features to ``p`` coefficients.
     """
 
     centre: Tensor
@@ -96,7 +93,7 @@ class PolynomialMean(gpytorch.means.Mean):  # type: ignore[misc]
 
 
 class OutputMeans(gpytorch.means.Mean):  # type: ignore[misc]
-    """A prior mean for each of T outputs; the last column of the ``... x n x (d + 1)`` inputs says which one."""
+    """A prior mean for each of T outputs; the last column of the ``... x n x (d + 1)`` inputs is its number."""
 
     def __init__(self, means: Sequence[gpytorch.means.Mean]) -> None:
         super().__init__()
@@ -108,24 +105,24 @@ class OutputMeans(gpytorch.means.Mean):  # type: ignore[misc]
 
 
 class CallableMean(gpytorch.means.Mean):  # type: ignore[misc]
-    """A user's function as a fixed prior mean. Parameters that it may have are not trained."""
+    """A user's function as a fixed prior mean. Its parameters, if any, are not trained."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], X: Tensor) -> None:
         super().__init__()
-        # In a tuple, so that a torch module given as a function is not registered and trained.
+        # In a tuple, so that a torch module is not registered and trained.
         self._function = (function,)
         self._dtype = X.dtype
 
     def __deepcopy__(self, memo: dict[int, object]) -> CallableMean:
-        return self  # nothing here ever changes, and not every function can be copied
+        return self  # immutable, and not every function can be copied
 
     def forward(self, x: Tensor) -> Tensor:
-        # As a function of x alone: what the function was made from, a network say, gets no gradient.
+        # Differentiable in x only: a network inside the function gets no gradient.
         value = _InputsOnly.apply(x.to(self._dtype), self._function[0])  # type: ignore[no-untyped-call]
         if not isinstance(value, Tensor) or value.shape != x.shape[:-1]:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
-                f"mean must give a tensor of shape {tuple(x.shape[:-1])} for inputs {tuple(x.shape)}, got {got}"
+                f"mean must return a tensor of shape {tuple(x.shape[:-1])} for inputs {tuple(x.shape)}, got {got}"
             )
         return value.to(x)
 
@@ -155,7 +152,7 @@ class _InputsOnly(torch.autograd.Function):
 
 def _least_squares(features: Tensor, y: Tensor) -> Tensor:
     """Coefficients of smallest norm among those of least squares (by pivoted QR). Cost O(np²)."""
-    # The pivoted QR of gelsy copes with dependent columns; it exists on the CPU only.
+    # The pivoted QR of gelsy handles dependent columns; it exists on the CPU only.
     fit = torch.linalg.lstsq(features.cpu(), y.cpu().unsqueeze(-1), driver="gelsy")
     coefficients: Tensor = fit.solution.squeeze(-1)
     return coefficients.to(y)
@@ -164,7 +161,7 @@ def _least_squares(features: Tensor, y: Tensor) -> Tensor:
 def _huber(features: Tensor, y: Tensor, iterations: int = 100) -> Tensor:
     """Huber's M-estimate by iteratively re-weighted least squares, with the scale from the median absolute residual.
 
-    It starts from the median, which outliers do not move, and not from least squares, which they do.
+    It starts from the median, which outliers hardly move, instead of least squares.
     """
     coefficients = y.new_zeros(features.shape[-1])
     coefficients[0] = y.quantile(0.5)

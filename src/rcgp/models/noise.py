@@ -1,4 +1,4 @@
-"""The noise of a model: variance, law and weight function of each output, and what they make of each row."""
+"""The noise of a model: variance, law and weight function of each output, and their values for each row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.models.defaults import NOISE_FLOOR, robust_spread
 from rcgp.models.local_noise import LocalFactor, LocalNoise
 from rcgp.models.validation import check_variance
@@ -18,7 +18,7 @@ __all__ = ["NoisyModel"]
 
 
 class NoisyModel(gpytorch.Module):  # type: ignore[misc]
-    """What models have of noise and weights. One output here; a model of several has each of them for each output."""
+    """Noise variance, noise law and weights of a model with one output; subclasses have them for each of several."""
 
     train_X: Tensor
     train_y: Tensor
@@ -50,15 +50,19 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
         return torch.tensor(found, dtype=torch.float64, device=residual.device).reshape(self._noise_shape())
 
     def row_spread(self) -> Tensor:
-        """That of the output of each row, ``n``, or a scalar where there is one."""
-        return self.spreads()
+        """:meth:`spreads` for the output of each row, ``n``, or a scalar for one output."""
+        return self.for_inputs(self.spreads(), self.train_X)
+
+    def for_inputs(self, values: Tensor, x: Tensor) -> Tensor:
+        """Values of the outputs, in the shape of σ², for the outputs of ``... x q x d`` inputs."""
+        return values
 
     def _noise_shape(self) -> tuple[int, ...]:
         return ()
 
     @property
     def noise(self) -> Tensor:
-        """The noise variance σ², a scalar; of several outputs one for each. Assign a number to change it."""
+        """The noise variance σ², a scalar; for several outputs one for each. Assign a number to change it."""
         value: Tensor = self.raw_noise_constraint.transform(self.raw_noise)
         return value
 
@@ -77,10 +81,7 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
         self.initialize(raw_noise=self.raw_noise_constraint.inverse_transform(number).to(self.raw_noise))
 
     def noise_bounds(self) -> list[tuple[float, float] | None]:
-        """Limits of the noise variance of each output in a fit, a little inside its constraint.
-
-        ``None`` where it is held fixed.
-        """
+        """Bounds of the noise variance of each output in a fit, slightly inside its constraint; ``None`` if fixed."""
         constraint, outputs = self.raw_noise_constraint, len(self.output_rows())
         if not self.raw_noise.requires_grad:
             return [None] * outputs
@@ -90,7 +91,7 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
         return [(low, max(low, high)) for low, high in zip(lower, upper, strict=True)]
 
     def output_rows(self) -> tuple[Tensor | slice, ...]:
-        """Rows of each output: each output has a noise variance and a noise law of its own. Here there is one."""
+        """Rows of each output, which has its own noise variance and noise law. Here all rows, of one output."""
         return (slice(None),)
 
     def output_weights(self) -> tuple[WeightFunction, ...]:
@@ -99,10 +100,11 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
 
     def row_noise(self) -> Tensor:
         """Noise variance σ²/p of each training row, ``n``, or a scalar without sample weights p; differentiable."""
-        return self.noise if self.sample_weight is None else self.noise / self.sample_weight
+        noise = self.for_inputs(self.noise, self.train_X)
+        return noise if self.sample_weight is None else noise / self.sample_weight
 
     def weights(self) -> Tensor:
-        """Normalised weight w̃ of each training point, ``n``: 1 counts in full, near 0 is an outlier.
+        """Weight w̃ of each training row, ``n``: 1 counts in full, near 0 is an outlier.
 
         In (0, 1] for every weight of :mod:`rcgp.weights` but two: ``Heteroskedastic`` exceeds 1 where r(x) < σ, and
         ``LawWeight`` where the noise is locally small.
@@ -113,29 +115,29 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
 
     @property
     def noise_laws(self) -> tuple[NoiseLaw, ...]:
-        """The law of the noise of each output: learned by a robust fit, else normal."""
+        """The noise law of each output: learned by a robust fit, else normal."""
         weights = self.output_weights()
         return tuple(weight.law if isinstance(weight, LawWeight) else NoiseLaw.normal() for weight in weights)
 
     @property
     def noise_law(self) -> NoiseLaw:
-        """The law of the noise: learned by a robust fit, else normal."""
+        """The noise law: learned by a robust fit, else normal."""
         laws = self.noise_laws
         if len(laws) > 1:
             raise TypeError(f"the model has {len(laws)} outputs with a noise law each: use noise_laws")
         return laws[0]
 
     def relative_noise(self) -> Tensor:
-        """1/p, the noise variance of each training row in units of σ² as sample weights p have it: ``n``."""
+        """1/p, the noise variance of each training row in units of σ², given sample weights p: ``n``."""
         return torch.ones_like(self.train_y) if self.sample_weight is None else self.sample_weight.reciprocal()
 
     def local_factor(self, x: Tensor) -> Tensor:
-        """h(x), how the noise variance differs from place to place, at ``... x q x d`` inputs: ``... x q``."""
+        """h(x), the local factor on the noise variance, at ``... x q x d`` inputs: ``... x q``."""
         return torch.ones_like(x[..., 0]) if self.local_noise is None else self.local_noise(x)
 
     def noise_scale(self, x: Tensor) -> Tensor:
         """σ² h(x), the squared scale of the noise law at ``... x q x d`` inputs: ``... x q``."""
-        return self.noise.detach() * self.local_factor(x)
+        return self.for_inputs(self.noise.detach(), x) * self.local_factor(x)
 
     def weight_by_law(self, laws: Sequence[NoiseLaw], cavity: LeaveOneOut, h: Tensor) -> WeightFunction:
         """The weight function of learned noise laws, one for each output.
@@ -153,17 +155,18 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
         return self.weight.frozen(self.residual())
 
     def weight_of_row(self, row: int) -> WeightFunction:
-        """The function by which one training row is weighed, for any number of values that it might have."""
+        """The weight function of one training row, for any number of values of its observation."""
         return self.frozen_weight().of_row(row)
 
     def local_noise_of(self, outputs: Sequence[LocalNoise]) -> LocalFactor:
-        """The factor on the noise variance at the inputs of this model, given that of each output."""
+        """The local factor of this model, given that of each output."""
         (local,) = outputs
         return local
 
     def inlier_noise(self, x: Tensor) -> Tensor:
-        """Variance of the noise of a good observation at ``... x q x d`` inputs, by the noise law: ``... x q``."""
-        return self.noise_law.variance * self.noise_scale(x)
+        """Noise variance of an inlier at ``... x q x d`` inputs, by the noise law: ``... x q``."""
+        variances = self.noise.new_tensor([law.variance for law in self.noise_laws]).reshape(self._noise_shape())
+        return self.for_inputs(variances, x) * self.noise_scale(x)
 
     def outlier_probability(self) -> Tensor:
         """Probability that each training row is an outlier, or has noise of the law's widest scale, ``n``.

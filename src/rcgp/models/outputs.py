@@ -1,9 +1,9 @@
 """The robust conjugate GP of several outputs: one model of all observed cells, each with a weight of its own.
 
-A cell is an output t observed at an input x. Cells are the rows of an ordinary :class:`rcgp.RCGP` whose inputs are
-(x, t) and whose kernel says how outputs go together (:mod:`rcgp.models.coregion`); a missing cell is no row. Each
-output has its own prior mean, noise variance, noise law and weight function. So everything that holds for rows holds
-for cells: Proposition 3.1 with diagonal W̃ over cells, leave-one-cell-out, and the robust fit.
+A cell is an output t observed at an input x. Cells are the rows of an ordinary :class:`rcgp.RCGP` with inputs (x, t)
+and a kernel that correlates outputs (:mod:`rcgp.models.coregion`); a missing cell is not a row. Each output has its
+own prior mean, noise variance, noise law and weight function. So everything that holds for rows holds for cells:
+Proposition 3.1 with diagonal W̃ over cells, leave-one-cell-out, and the robust fit.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
-from rcgp.models.cells import Cells, arranged
-from rcgp.models.coregion import CoregionKernel, OutputKernel, with_output
+from rcgp.core.exact import LeaveOneOut
+from rcgp.models.cells import Cells, arranged, cell_weights
+from rcgp.models.coregion import CoregionKernel, OutputKernel, build_output_kernel, with_output
 from rcgp.models.defaults import typical_gap
 from rcgp.models.exact import MANY_ROWS, RCGP, START_ROWS
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 from rcgp.models.local_noise import LocalFactor, LocalNoise, LocalNoiseOfOutputs
 from rcgp.models.means import MeanLike, OutputMeans, build_mean
-from rcgp.models.output_kernels import build_output_kernel
 from rcgp.models.posterior import MultiOutputNormal, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_sample_weight, check_test_inputs
 from rcgp.weights import ByOutput, InverseMultiquadric, LawWeight, NoiseLaw, WeightFunction
@@ -41,28 +40,28 @@ class MultiOutputRCGP(RCGP):
 
         Cov(f_t(x), f_t'(x')) = Σ_q B_q[t, t'] k_q(x, x')
 
-    Everything else is :class:`RCGP` over the N observed cells: a bad cell loses its own weight and no other's, and the
-    other outputs of its row help to tell that it is bad. :func:`rcgp.fit_robust` learns a noise law for each output.
+    Everything else is :class:`RCGP` over the N observed cells: a bad cell is down-weighted alone, and the other outputs
+    of its row help to recognise it. :func:`rcgp.fit_robust` learns a noise law for each output.
 
     Args:
         train_X: ``n x d`` inputs.
-        train_Y: ``n x T`` observations; NaN where a cell is not observed. Or, with ``output``, ``n`` observations of
-            one output each: the long format, for outputs that are observed at different inputs.
+        train_Y: ``n x T`` observations; NaN for a missing cell. Or, with ``output``, ``n`` observations of one output
+            each: the long format, for outputs that are observed at different inputs.
         output: ``n`` numbers of outputs, from 0 to T − 1, for the long format.
         kernel: a GPyTorch kernel of d columns; a list of them, one for each term; or a GPyTorch kernel with T outputs,
             such as ``MultitaskKernel`` or ``LCMKernel``. Default: squared exponentials with a lengthscale for each
-            input dimension that is not constant, started at the scales of the data.
-        terms: number Q of terms. Default: as many as kernels are given, else one: intrinsic coregionalisation.
+            input dimension that is not constant, initialised at the scales of the data.
+        terms: number Q of terms. Default: the number of given kernels, else one: intrinsic coregionalisation.
         rank: number of columns of each W_q, from 0 (independent outputs) to T. Default: T, and 0 for one output.
         mean: prior mean of each output, as for :class:`RCGP` but the median by default; or a list of T of them.
         weight: a weight function, copied for each output, or a list of T of them. Default:
             ``InverseMultiquadric()``.
-        noise: starting value of the noise variance, or T of them. Default: a tenth of each output's squared spread.
+        noise: initial value of the noise variance, or T of them. Default: a tenth of each output's squared spread.
         sample_weight: ``n`` positive factors on the precision of each row, or ``n x T`` of each cell.
 
     Raises:
-        ValueError: for data of other shapes or not finite, outputs without any observed cell, outputs that do not
-            exist, and a rank above T.
+        ValueError: for data of other shapes or not finite, outputs without an observed cell, invalid numbers of
+            outputs, and a rank above T.
 
     An evaluation costs O(N³) for N observed cells and a few N x N matrices of memory.
 
@@ -75,7 +74,7 @@ class MultiOutputRCGP(RCGP):
         20
     """
 
-    # The training inputs that it belongs to, with their version, and what :meth:`_cell_layout` says of them.
+    # Training inputs with their version, and their :meth:`_cell_layout`.
     _layout: tuple[tuple[Tensor, int], tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
 
     def __init__(
@@ -107,9 +106,9 @@ class MultiOutputRCGP(RCGP):
             mean=OutputMeans(means),
             weight=ByOutput(*weights),
             noise=noise,  # type: ignore[arg-type]
-            sample_weight=None if sample_weight is None else cells.values_of(sample_weight, "sample_weight"),
+            sample_weight=cell_weights(sample_weight, cells.observed),
         )
-        #: Where the training rows stand in Y: ``n x T``, or ``n`` in the long format.
+        #: Which cells are observed: ``n x T``, or ``n`` in the long format.
         self.observed = cells.observed
 
     @property
@@ -118,7 +117,7 @@ class MultiOutputRCGP(RCGP):
         return len(self.mean.means)
 
     def cells(self, values: Tensor) -> Tensor:
-        """One value for each observed cell, ``N``, arranged like ``train_Y``, NaN where a cell is not observed."""
+        """One value for each observed cell, ``N``, arranged like ``train_Y``, NaN for missing cells."""
         return arranged(values, self.observed)
 
     def posterior(
@@ -146,13 +145,13 @@ class MultiOutputRCGP(RCGP):
         return with_output(x, self._check_outputs(output))
 
     def set_cells(self, train_X: Tensor, train_Y: Tensor, sample_weight: Tensor | None = None) -> None:
-        """Replace the data by others, ``n x d`` and ``n x T``. A learned weight function must then be learned again."""
+        """Replace the data, ``n x d`` and ``n x T``. A learned weight function must then be learned again."""
         cells = Cells.of(train_X, train_Y, None)
         if cells.outputs != self.outputs:
             raise ValueError(f"train_Y must have {self.outputs} outputs, got {cells.outputs}")
-        X, precision = with_output(cells.X, cells.output).to(self.train_X), None
-        if sample_weight is not None:
-            precision = check_sample_weight(cells.values_of(sample_weight, "sample_weight"), X)
+        X, precision = with_output(cells.X, cells.output).to(self.train_X), cell_weights(sample_weight, cells.observed)
+        if precision is not None:
+            precision = check_sample_weight(precision, X)
         self.train_X, self.train_y, self.sample_weight = X, cells.y.to(self.train_y), precision
         self.observed = cells.observed
 
@@ -202,19 +201,9 @@ class MultiOutputRCGP(RCGP):
         """The weight function of each output."""
         return self.weight.outputs if isinstance(self.weight, ByOutput) else (self.weight,) * self.outputs
 
-    def row_noise(self) -> Tensor:
-        """Noise variance σ_t²/p of each training row, ``N``; differentiable."""
-        noise = self.noise[self.train_X[:, -1].long()]
-        return noise if self.sample_weight is None else noise / self.sample_weight
-
-    def noise_scale(self, x: Tensor) -> Tensor:
-        """σ_t² h(x), the squared scale of the noise law at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
-        return self.noise.detach()[x[..., -1].long()] * self.local_factor(x)
-
-    def inlier_noise(self, x: Tensor) -> Tensor:
-        """Variance of the noise of a good observation at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
-        variances = self.noise.new_tensor([law.variance for law in self.noise_laws])
-        return variances[x[..., -1].long()] * self.noise_scale(x)
+    def for_inputs(self, values: Tensor, x: Tensor) -> Tensor:
+        """Values of the outputs, ``T``, for the outputs t of ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
+        return values[x[..., -1].long()]
 
     def weight_by_law(self, laws: Sequence[NoiseLaw], cavity: LeaveOneOut, h: Tensor) -> WeightFunction:
         """The weight function of learned noise laws, one for each output: see :meth:`RCGP.weight_by_law`."""
@@ -227,7 +216,7 @@ class MultiOutputRCGP(RCGP):
         )
 
     def local_noise_of(self, outputs: Sequence[LocalNoise]) -> LocalFactor:
-        """The factor on the noise variance at inputs (x, t)."""
+        """The local factor at inputs (x, t), given that of each output."""
         return LocalNoiseOfOutputs(tuple(outputs))
 
     def frozen_weight(self) -> ByOutput:
@@ -238,22 +227,22 @@ class MultiOutputRCGP(RCGP):
         )
 
     def weight_of_row(self, row: int) -> WeightFunction:
-        """The function by which one cell is weighed, for any number of values that it might have."""
+        """The weight function of one cell, for any number of values of its observation."""
         parts, output = list(self.frozen_weight().outputs), int(self.train_X[row, -1])
         number = self._cell_layout()[3]
         parts[output] = parts[output].of_row(int(number[row]))
         return ByOutput(*parts)
 
     def nearest_rows(self) -> Tensor:
-        """The row of the same output that is nearest to each row by the kernel's correlation, ``N``. Cost O(N²)."""
+        """Nearest row of the same output of each row, by the kernel's correlation, ``N``. Cost O(N²)."""
         output = self.train_X[:, -1]
         near = correlations(self.kernel_matrix()).fill_diagonal_(-torch.inf)
         return near.masked_fill(output != output.unsqueeze(-1), -torch.inf).argmax(dim=-1)
 
     def start_rows(self) -> Tensor | None:
-        """Rows on which starts of a fit are tried where there are many: all cells of every k-th input.
+        """Sample of many rows on which a fit tries its starts: all cells of every k-th input by residual.
 
-        Inputs are ordered by residual, and each output has a cell among them. ``None`` for all.
+        It has a cell of each output. ``None`` for all rows.
         """
         points, row, _, _ = self._cell_layout()
         wanted = round(START_ROWS * self.outputs * len(points) / len(row))
@@ -279,10 +268,6 @@ class MultiOutputRCGP(RCGP):
         spread = self.spreads().unsqueeze(-1)
         return {factor: spread.expand_as(factor).to(factor) for factor in self.kernel.factors()}
 
-    def row_spread(self) -> Tensor:
-        """Robust standard deviation of the residuals of the output of each row, ``N``."""
-        return self.spreads()[self.train_X[:, -1].long()]
-
     def _noise_shape(self) -> tuple[int, ...]:
         return (self.outputs,)
 
@@ -295,7 +280,7 @@ class MultiOutputRCGP(RCGP):
         return self.outputs
 
     def _check_outputs(self, outputs: Any) -> Tensor:
-        """The last column of inputs for these numbers of outputs; or a ValueError."""
+        """Numbers of outputs as the last column of inputs; or a ValueError."""
         known = self._known_outputs()
         chosen = as_real_tensor(list(outputs) if isinstance(outputs, range) else outputs, "outputs").reshape(-1)
         if not chosen.numel() or bool(((chosen < 0) | (chosen >= known) | (chosen != chosen.round())).any()):
@@ -303,7 +288,7 @@ class MultiOutputRCGP(RCGP):
         return chosen.to(self.train_X)
 
     def _cell_layout(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The different inputs, ``n x d``; of each cell the number of its input and output, and its number in that.
+        """Distinct inputs, ``n x d``; and for each cell the number of its input, of its output, and within its output.
 
         Kept until the rows change.
         """
@@ -322,7 +307,7 @@ class MultiOutputRCGP(RCGP):
 
 
 def _for_each(value: Any, outputs: int, name: str) -> list[Any]:
-    """A value for each output: the given ones, or copies of one."""
+    """A value for each output: the given ones, or copies of a single one."""
     if not isinstance(value, list | tuple):
         return [copy.deepcopy(value) for _ in range(outputs)]
     if len(value) != outputs:

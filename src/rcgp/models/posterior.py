@@ -1,8 +1,7 @@
-"""The posterior process of a fitted model, and its dress as a GPyTorch distribution.
+"""The posterior process of a fitted model, and GPyTorch distributions of its predictions.
 
-A prediction asks for a mean, sometimes for variances and seldom for covariances. The mean is computed at once, the
-covariance matrix stays an unevaluated kernel: asking for variances computes variances, in chunks, and a q x q matrix
-is built only for someone who asks for covariances or draws joint samples.
+Most predictions need the mean, some variances and few covariances. The mean is computed at once; the covariance matrix
+is an unevaluated kernel. Variances are computed in chunks, and a q x q matrix only for covariances or joint samples.
 """
 
 from __future__ import annotations
@@ -29,17 +28,20 @@ _CHUNK_ENTRIES = 2**22
 
 _NO_SHAPE = torch.Size()
 
+# Attributes of every module: registries of its parameters, buffers, parts, priors and hooks.
+_REGISTRIES = vars(gpytorch.Module()).keys() - {"training"}
+
 
 @dataclass(frozen=True)
 class PosteriorProcess:
-    """A GP conditioned on its training data, at the hyperparameters it had then. Differentiable in the test inputs.
+    """A GP conditioned on its training data at fixed hyperparameters; immutable. Differentiable in the test inputs.
 
-    It computes in the type of its tensors, float64, and answers in that of the inputs.
+    It computes in float64, the type of its tensors, and returns the type of the inputs.
 
     Attributes:
-        prior_mean, kernel: copies of the prior's that nobody else changes.
-        support: ``... x n x d`` inputs through which it is seen: those of the training data, or inducing points. Batch
-            dimensions, of a batch of processes, are broadcast with those of the test inputs.
+        prior_mean, kernel: copies of those of the prior.
+        support: ``... x n x d`` inputs that it is expressed in: training inputs or inducing points. In :meth:`joint`,
+            batch dimensions of several processes are broadcast with those of the test inputs.
         given: the posterior given the training data.
     """
 
@@ -87,7 +89,7 @@ class PosteriorProcess:
         return x.expand(*batch, *x.shape[-2:])
 
     def _in_chunks(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """A function of points, ``q x d`` to ``q``, on all of ``... x q x d``, a bounded number at a time."""
+        """A function from ``q x d`` points to ``q`` values, applied to ``... x q x d`` points in chunks."""
         points = x.reshape(-1, x.shape[-1]).to(self.support)
         rows = max(1, _CHUNK_ENTRIES // self.support.shape[0])
         values = torch.cat([function(part) for part in torch.split(points, rows)])
@@ -114,72 +116,64 @@ class PosteriorKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
 
 class PosteriorNormal(gpytorch.distributions.MultivariateNormal):  # type: ignore[misc]
-    """GPyTorch's multivariate normal without its absolute numbers, which mean something else in every unit of y.
+    """GPyTorch's multivariate normal without its absolute tolerances, which depend on the units of y.
 
     GPyTorch raises each variance to at least 1e-6 in float32 or 1e-10 in float64, and adds a jitter of 1e-8 and more to
-    the covariance of samples and densities. Here variances are what they are, and the jitter is the one of the package.
+    the covariance of samples and densities. Here variances are not changed, and the jitter is that of
+    :mod:`rcgp.core.linalg`.
     """
 
     @property
-    def variance(self) -> Tensor:
-        diagonal: Tensor = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
-        return diagonal.expand(self._batch_shape + self._event_shape)
-
-    @cached_property
-    def _unbroadcasted_scale_tril(self) -> Tensor:
-        return cholesky(self.covariance_matrix)
-
-    def rsample(self, sample_shape: torch.Size = _NO_SHAPE, base_samples: Tensor | None = None) -> Tensor:
-        """Joint samples, ``sample_shape x ... x q``, from ``base_samples``, standard normal numbers, where given."""
-        shape = torch.Size(sample_shape) + self._batch_shape + self._event_shape
-        if base_samples is None:
-            base_samples = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        L = self._unbroadcasted_scale_tril
-        samples: Tensor = self.loc + (L @ base_samples.reshape(shape).unsqueeze(-1)).squeeze(-1)
-        return samples
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of joint values ``... x q``. Cost O(q³)."""
-        density: Tensor = torch.distributions.MultivariateNormal.log_prob(self, value)  # type: ignore[no-untyped-call]
-        return density
-
-
-class MultiOutputNormal(gpytorch.distributions.MultitaskMultivariateNormal):  # type: ignore[misc]
-    """GPyTorch's normal distribution of T outputs at q points, for the reasons of :class:`PosteriorNormal`."""
+    def _value_shape(self) -> torch.Size:
+        """Shape of the mean: ``... x q``."""
+        shape: torch.Size = self._batch_shape + self._event_shape
+        return shape
 
     @property
     def variance(self) -> Tensor:
         diagonal: Tensor = self.lazy_covariance_matrix.diagonal(dim1=-1, dim2=-2)
-        return diagonal.reshape(self._output_shape)
+        return diagonal.expand(self._batch_shape + diagonal.shape[-1:]).reshape(self._value_shape)
 
     @cached_property
     def _unbroadcasted_scale_tril(self) -> Tensor:
         return cholesky(self.covariance_matrix)
 
     def rsample(self, sample_shape: torch.Size = _NO_SHAPE, base_samples: Tensor | None = None) -> Tensor:
-        """Joint samples, ``sample_shape x ... x q x T``, from ``base_samples``, standard normal numbers."""
-        shape = torch.Size(sample_shape) + self._output_shape
+        """Joint samples, ``sample_shape x ...``, from standard normal ``base_samples`` if given. Cost O(q³)."""
+        shape = torch.Size(sample_shape) + self._value_shape
         if base_samples is None:
             base_samples = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        moved = self._unbroadcasted_scale_tril @ base_samples.reshape(*shape[:-2], -1, 1)
-        samples: Tensor = self.loc + moved.squeeze(-1)
+        flat = base_samples.reshape(*sample_shape, *self._batch_shape, -1, 1)
+        samples: Tensor = self.loc + (self._unbroadcasted_scale_tril @ flat).squeeze(-1)
         return samples.reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of joint values ``... x q x T``. Cost O((qT)³)."""
-        flat = value.reshape(*value.shape[:-2], -1)
+        """Log density of joint values ``...``. Cost O(q³)."""
+        flat = value.flatten(len(self._batch_shape) - len(self._value_shape))
         density: Tensor = torch.distributions.MultivariateNormal.log_prob(self, flat)  # type: ignore[no-untyped-call]
         return density
 
 
+class MultiOutputNormal(PosteriorNormal, gpytorch.distributions.MultitaskMultivariateNormal):  # type: ignore[misc]
+    """GPyTorch's normal distribution of T outputs at q points, changed as :class:`PosteriorNormal`."""
+
+    @property
+    def _value_shape(self) -> torch.Size:
+        """Shape of the mean: ``... x q x T``."""
+        shape: torch.Size = self._output_shape
+        return shape
+
+
 def plain_attributes(module: torch.nn.Module) -> list[str]:
-    """Public attributes of a module that are neither tensors nor modules, as text: what to compare them by."""
-    found = {key: value for key, value in vars(module).items() if key[0] != "_"}
-    return [f"{key}={_text(value)}" for key, value in found.items() if not isinstance(value, Tensor | torch.nn.Module)]
+    """Attributes of a module besides parameters, buffers and modules, as text, to compare its state.
+
+    Private attributes of a user's kernel and tensors that are not registered are included.
+    """
+    return [f"{key}={_text(value)}" for key, value in vars(module).items() if key not in _REGISTRIES]
 
 
 def _text(value: Any) -> str:
-    """The contents of a value as text; of a function or anything else that cannot be pickled, its identity."""
+    """The content of a value as text; the identity of a value that cannot be pickled, such as a function."""
     if isinstance(value, bool | int | float | str | tuple | type(None)):
         return repr(value)
     try:
@@ -189,7 +183,7 @@ def _text(value: Any) -> str:
 
 
 def same(old_modules: list[Any], modules: list[Any], old_tensors: list[Tensor], tensors: list[Tensor]) -> bool:
-    """Whether the same modules stand in the same places, with tensors of the same values."""
+    """Whether modules and attributes are the same, in the same order, and tensors have the same values."""
     if len(old_modules) != len(modules) or len(old_tensors) != len(tensors):
         return False
     return all(old is new or old == new for old, new in zip(old_modules, modules, strict=True)) and all(

@@ -1,22 +1,24 @@
-"""The robust conjugate GP through inducing points: for more rows than an n x n matrix can hold."""
+"""Robust conjugate GPs of one or several outputs, seen through inducing points: for more rows than fit in K."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.pseudo import PseudoData
 from rcgp.core.sparse import SparsePosterior, condition_sparse, leave_one_out_sparse
+from rcgp.models.coregion import CoregionKernel, with_output
 from rcgp.models.defaults import column_scales
-from rcgp.models.exact import RCGP, TrainingTerms
-from rcgp.models.inducing import check_selection, choose_inducing
+from rcgp.models.exact import RCGP
+from rcgp.models.inducing import check_inducing, check_selection, choose_inducing
+from rcgp.models.outputs import MultiOutputRCGP
 from rcgp.models.sparse_rows import Rows, signal_bound_of, sparse_moments
-from rcgp.models.validation import check_inducing
 
-__all__ = ["SparseRCGP"]
+__all__ = ["SparseMultiOutputRCGP", "SparseRCGP"]
 
 
 class SparseRCGP(RCGP):
@@ -27,21 +29,21 @@ class SparseRCGP(RCGP):
         P = K_uu + Σ k_i k_iᵀ / r_i
         f(x*) | data ~ N( m* + k*ᵀ P⁻¹ Σ k_i z_i / r_i,   k** − k*ᵀ K_uu⁻¹ k* + k*ᵀ P⁻¹ k* )
 
-    With every row an inducing point it is :class:`RCGP`. Everything else is as there: :func:`rcgp.fit` chooses the
-    hyperparameters, by ``"loo"`` or by ``"elbo"``, the paper's bound.
+    With every row an inducing point it equals :class:`RCGP`. Everything else is as in :class:`RCGP`; :func:`rcgp.fit`
+    chooses the hyperparameters by ``"loo"`` or by ``"elbo"``, the paper's bound.
 
     Args:
         train_X: ``n x d`` inputs.
         train_y: ``n`` observations.
-        inducing: how many inducing points to choose among the rows, or ``m x d`` points.
-        selection: ``"kmeans"``, rows spread out by k-means++, or ``"greedy"``, the rows that are least known from those
-            before; see :func:`rcgp.models.inducing.choose_inducing`. Greedy goes by the kernel: it is for
-            hyperparameters that are known, since long lengthscales need few points and end it early.
+        inducing: number of inducing points to choose among the rows, or ``m x d`` points.
+        selection: ``"kmeans"``, rows spread out by k-means++, or ``"greedy"``, the rows of largest variance given the
+            points before; see :func:`rcgp.models.inducing.choose_inducing`. Greedy depends on the kernel: use it for
+            known hyperparameters, since long lengthscales need few points and end it early.
         train_inducing: fit the points along with the hyperparameters.
         **options: ``kernel``, ``mean``, ``weight``, ``noise`` and ``sample_weight`` of :class:`RCGP`.
 
     Raises:
-        ValueError: as :class:`RCGP`; and for inducing points of another dimension, NaN or infinite.
+        ValueError: as for :class:`RCGP`, and for inducing points of another dimension, NaN or infinite.
 
     Example:
         >>> X = torch.linspace(0, 6, 2000, dtype=torch.float64).unsqueeze(-1)
@@ -64,9 +66,7 @@ class SparseRCGP(RCGP):
         **options: Any,
     ) -> None:
         super().__init__(train_X, train_y, **options)
-        check_selection(selection)  # also where points are given, and it would have no say
-        if isinstance(inducing, bool):  # which Python takes for a number
-            raise TypeError(f"inducing must be a number of points or an m x d tensor of them, got {inducing!r}")
+        check_selection(selection)  # also if points are given and it is not used
         points = self._points(inducing, selection)
         if train_inducing:
             self.register_parameter("inducing_points", torch.nn.Parameter(points))
@@ -74,10 +74,10 @@ class SparseRCGP(RCGP):
             self.register_buffer("inducing_points", points)
 
     def choose_inducing(self, count: int | None = None, selection: str = "greedy", seed: int = 0) -> None:
-        """Choose the inducing points anew, by the kernel at its present hyperparameters.
+        """Choose new inducing points, by the kernel at its present hyperparameters.
 
         Args:
-            count: how many; as many as there are if ``None``.
+            count: number of points; ``None`` keeps the number.
             selection, seed: see :func:`rcgp.models.inducing.choose_inducing`.
         """
         chosen = self._points(self.inducing_count() if count is None else count, selection, seed)
@@ -87,16 +87,15 @@ class SparseRCGP(RCGP):
             self.inducing_points = chosen
 
     def inducing_count(self) -> int:
-        """How many inducing points there are."""
+        """Number of inducing points."""
         return self.inducing_points.shape[0]
 
     def _points(self, inducing: int | Tensor, selection: str, seed: int = 0) -> Tensor:
-        """Inducing points: the given ones, or as many among the rows."""
+        """The given inducing points, or that number of rows."""
         points = check_inducing(inducing, self.train_X)
-        return points if isinstance(points, Tensor) else self._chosen(points, selection, seed)
-
-    def _chosen(self, count: int, selection: str, seed: int) -> Tensor:
-        return choose_inducing(self.kernel, self.train_X, count, selection, seed)
+        if isinstance(points, Tensor):
+            return points
+        return choose_inducing(self.kernel, self.train_X, points, selection, seed)
 
     def rows(self) -> Rows:
         """The training inputs seen through the inducing points, at the present hyperparameters. Cost m³/3."""
@@ -111,16 +110,12 @@ class SparseRCGP(RCGP):
         """The bound on ℓ; differentiable. Cost O(nm²)."""
         return signal_bound_of(self.rows(), pseudo)
 
-    def signal_bound(self, terms: TrainingTerms) -> Tensor:
-        """The bound on the part of the evidence that involves the kernel; differentiable. Cost O(nm²)."""
-        return signal_bound_of(self.rows(), terms.pseudo)
-
     def kernel_matrix(self) -> Tensor:
-        """Refused: what asks for it wants an exact model."""
+        """Raises TypeError: only an exact model has an n x n kernel matrix."""
         raise TypeError("a sparse model has no n x n kernel matrix: this is for RCGP, the exact model")
 
     def start_rows(self) -> None:
-        """Starts of a fit are tried on all rows."""
+        """A fit tries its starts on all rows."""
 
     def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
         """Inducing points have the units of the inputs."""
@@ -128,7 +123,7 @@ class SparseRCGP(RCGP):
         return {points: column_scales(self.train_X).expand_as(points)} if isinstance(points, torch.nn.Parameter) else {}
 
     def hyperparameters(self) -> dict[str, Tensor]:
-        """As :meth:`RCGP.hyperparameters`; the inducing points are none."""
+        """As :meth:`RCGP.hyperparameters`, without inducing points."""
         values = super().hyperparameters()
         values.pop("inducing_points", None)
         return values
@@ -140,3 +135,52 @@ class SparseRCGP(RCGP):
         """The prior conditioned on the training data. Cost O(nm²)."""
         rows = self.rows()
         return condition_sparse(rows.L, rows.statistics(self.training_terms().pseudo))
+
+
+class SparseMultiOutputRCGP(SparseRCGP, MultiOutputRCGP):
+    """:class:`MultiOutputRCGP` seen through m inducing points, each with all T outputs: O(N m²T²) instead of O(N³).
+
+    Weights, noise laws and missing cells are those of :class:`MultiOutputRCGP`, the approximation that of
+    :class:`SparseRCGP`; with all inputs as inducing points it is exact. Rows are processed in blocks.
+    :func:`rcgp.fit_robust` learns noise laws, weights and hyperparameters.
+
+    Args:
+        train_X: ``n x d`` inputs.
+        train_Y: ``n x T`` observations, NaN where a cell is not observed; or ``n`` with ``output``, the long format.
+        inducing: number of inducing points to choose among the inputs, or ``m x d`` points.
+        selection: as for :class:`SparseRCGP`; greedy uses the kernel of the first term.
+        **options: ``output``, ``kernel``, ``terms``, ``rank``, ``mean``, ``weight``, ``noise`` and ``sample_weight`` of
+            :class:`MultiOutputRCGP`.
+    """
+
+    def __init__(
+        self,
+        train_X: Tensor | ArrayLike,
+        train_Y: Tensor | ArrayLike,
+        *,
+        inducing: int | Tensor = 100,
+        selection: str = "kmeans",
+        **options: Any,
+    ) -> None:
+        if options.pop("train_inducing", False):
+            raise ValueError("inducing points that outputs share cannot be trained: leave train_inducing out")
+        super().__init__(train_X, train_Y, inducing=inducing, selection=selection, **options)  # type: ignore[arg-type]
+
+    def inducing_count(self) -> int:
+        """Number of inducing points, each with all outputs."""
+        return self.inducing_points.shape[0] // self.outputs
+
+    def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
+        """As :meth:`MultiOutputRCGP.parameter_scales`."""
+        return MultiOutputRCGP.parameter_scales(self)
+
+    def _points(self, inducing: int | Tensor, selection: str, seed: int = 0) -> Tensor:
+        inputs = self._cell_layout()[0]
+        points = check_inducing(inducing, inputs)
+        if not isinstance(points, Tensor):
+            if selection == "greedy" and not isinstance(self.kernel, CoregionKernel):
+                raise ValueError("selection='greedy' needs kernels of one output; use 'kmeans'")
+            first = self.kernel.kernels[0] if isinstance(self.kernel, CoregionKernel) else self.kernel
+            points = choose_inducing(first, inputs, points, selection, seed)
+        every = torch.arange(self.outputs, device=points.device)
+        return with_output(points.unsqueeze(-2).expand(len(points), self.outputs, -1), every).flatten(0, 1)

@@ -1,7 +1,7 @@
-"""The edge between GPyTorch's kernels and the sparse core: rows in blocks, and gradients that keep no m x n matrix.
+"""From GPyTorch's kernels to the sparse core: rows in blocks, and gradients that keep no m x n matrix.
 
-Every row is seen through its kernel values with the m inducing points. They are computed block by block and, as long as
-they are few enough, kept from one pass over the rows to the next.
+The kernel values between m inducing points and the rows are computed block by block and, if they are few enough, kept
+from one pass over the rows to the next.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rcgp.core.sparse import (
     block_rows,
     condition_sparse,
     moments,
+    signal_bound,
     statistics,
     unseen_variance,
     weighted_gram,
@@ -32,7 +33,7 @@ from rcgp.models.kernel_matrix import dense_kernel, whitened_kernel
 
 __all__ = ["Rows", "signal_bound_of", "sparse_moments"]
 
-# Entries of the m x n matrix that are kept between passes: 512 MB in float64.
+# Most entries of the m x n matrix that are kept between passes: 512 MB in float64.
 _KEPT_ENTRIES = 2**26
 
 
@@ -97,8 +98,8 @@ class Rows:
         Args:
             pseudo: of all rows.
             adjoint: of the function that is differentiated.
-            unseen: ``n`` its gradients in the unseen variances.
-            means, variances: ``n`` its gradients in the moments, if it uses them.
+            unseen: ``n`` gradients in the unseen variances.
+            means, variances: ``n`` gradients in the moments; ``None`` if the function does not use them.
             wanted: tensors that the kernel values depend on.
         """
         totals = [torch.zeros_like(tensor) for tensor in wanted]
@@ -130,7 +131,7 @@ def sparse_moments(rows: Rows, pseudo: PseudoData) -> tuple[Moments, Tensor]:
 
 
 def signal_bound_of(rows: Rows, pseudo: PseudoData) -> Tensor:
-    """:func:`rcgp.core.sparse.signal_bound` of rows, differentiable in kernel, Z and pseudo-data.
+    """The bound on ℓ of rows (:func:`rcgp.core.sparse.signal_bound`), differentiable in kernel, Z and pseudo-data.
 
     Cost about 2.3 m²n, and 4 m²n for the gradient.
     """
@@ -155,7 +156,7 @@ class _SparseMoments(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, means: Tensor, variances: Tensor, unseen: Tensor) -> tuple[Tensor | None, ...]:
         z, s, value, *wanted = ctx.saved_tensors
-        unseen = torch.where(value > 0.0, unseen, torch.zeros_like(unseen))  # where rounding made it zero
+        unseen = torch.where(value > 0.0, unseen, torch.zeros_like(unseen))  # zero where the value was clipped
         m = ctx.rows.Z.shape[0]
         of_variances, of_unseen, of_means = z.new_zeros(m, m), z.new_zeros(m, m), z.new_zeros(m)
         for rows, V in ctx.rows.blocks():
@@ -176,8 +177,7 @@ class _SignalBound(torch.autograd.Function):
         posterior = condition_sparse(rows.L, stats)
         ctx.rows, ctx.stats, ctx.posterior = rows, stats, posterior
         ctx.save_for_backward(z, s, *wanted)
-        log_det = 2.0 * posterior.L_B.diagonal().log().sum()
-        return 0.5 * (posterior.root.square().sum() - log_det - stats.unseen)
+        return signal_bound(posterior, stats)
 
     @staticmethod
     @once_differentiable
@@ -191,7 +191,7 @@ class _SignalBound(torch.autograd.Function):
 
 
 def _wanted(rows: Rows) -> list[Tensor]:
-    """What the kernel values depend on and a gradient is asked for."""
+    """Parameters of the kernel, and inducing points, that need a gradient."""
     candidates = [*rows.kernel.parameters(), rows.Z]
     return [tensor for tensor in candidates if tensor.requires_grad]
 
@@ -201,7 +201,7 @@ def _part(pseudo: PseudoData, rows: slice) -> PseudoData:
 
 
 def _add_gradients(totals: list[Tensor], outputs: list[tuple[Tensor, Tensor]], wanted: list[Tensor]) -> None:
-    """Add the gradients of the wanted tensors, where the outputs depend on any."""
+    """Add the gradients of the wanted tensors to their totals."""
     outputs = [(value, grad) for value, grad in outputs if value.requires_grad]
     if not outputs or not wanted:
         return

@@ -1,12 +1,11 @@
-"""Checks at the public edge: shapes, types and finiteness, with errors that say what is wrong, where, and what to do.
+"""Checks of arguments: shapes, types and finiteness, with errors that name the problem, its place and a remedy.
 
-Behind this edge nothing is checked again.
+Nothing is checked again further down.
 """
 
 from __future__ import annotations
 
 import math
-from numbers import Integral
 from typing import Any
 
 import gpytorch
@@ -19,7 +18,7 @@ from rcgp.models.kernel_matrix import dense_kernel
 __all__ = [
     "as_real_tensor",
     "check_finite",
-    "check_inducing",
+    "check_inputs",
     "check_kernel",
     "check_per_row",
     "check_sample_weight",
@@ -32,7 +31,7 @@ __all__ = [
 def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
     """Training data as detached copies of one floating type, or a ValueError that names the argument and the row.
 
-    Integers and what is not a tensor become float64, half precision float32; of two types the wider is taken.
+    Integers and other arrays become float64, half precision becomes float32; both get the wider of their types.
 
     Args:
         train_X: ``n x d`` inputs, n and d at least 1: a tensor or anything that numpy reads as an array.
@@ -56,9 +55,19 @@ def check_training_data(train_X: Any, train_y: Any) -> tuple[Tensor, Tensor]:
     check_finite(X, "train_X")
     check_finite(y, "train_y")
     dtype = torch.promote_types(X.dtype, y.dtype)
-    # Copies, so that the model does not change when the caller's tensors do.
+    # Copies, so that a change of the caller's tensors does not change the model.
     X, y = (values.detach().to(dtype).clone(memory_format=torch.contiguous_format) for values in (X, y))
     return X, y
+
+
+def check_inputs(train_X: Any) -> Tensor:
+    """Training inputs ``n x d``, n and d at least 1, as a tensor; or a ValueError."""
+    X = as_real_tensor(train_X, "train_X")
+    if X.ndim != 2 or not X.numel():
+        hint = "; for a single feature use train_X.unsqueeze(-1)" if X.ndim == 1 else ""
+        raise ValueError(f"train_X must have shape n x d, at least 1 x 1, got {tuple(X.shape)}{hint}")
+    check_finite(X, "train_X")
+    return X
 
 
 def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
@@ -75,30 +84,16 @@ def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
     return X.to(train_X.dtype)
 
 
-def check_inducing(inducing: Any, train_X: Tensor) -> int | Tensor:
-    """A number of inducing points, at least one, or ``m x d`` points in the type of the inputs; or a ValueError."""
-    if isinstance(inducing, Integral):
-        if int(inducing) < 1:
-            raise ValueError(f"inducing must be at least 1, got {inducing}")
-        return int(inducing)
-    if not isinstance(inducing, Tensor | np.ndarray):
-        raise TypeError(f"inducing must be a number of points or an m x d tensor of them, got {inducing!r}")
-    points, d = as_real_tensor(inducing, "inducing"), train_X.shape[-1]
-    if points.ndim != 2 or points.shape[1] != d or points.shape[0] == 0:
-        raise ValueError(f"inducing must have shape m x {d} like the training inputs, got {tuple(points.shape)}")
-    check_finite(points, "inducing")
-    return points.detach().to(train_X).clone()
-
-
-def check_finite(values: Tensor, name: str, columns: Any = None) -> None:
-    """Raise a ValueError that names the argument and the first row (and column) that is NaN or infinite.
+def check_finite(values: Tensor, name: str, columns: Any = None, missing: bool = False) -> None:
+    """Raise a ValueError that names the argument and the first row, and column, that is NaN or infinite.
 
     Args:
         values: ``n`` or ``... x n x d`` numbers.
         name: the argument's name.
-        columns: ``d`` names of the columns, where they have any.
+        columns: ``d`` names of the columns, or ``None``.
+        missing: allow NaN, a missing value.
     """
-    bad = ~values.isfinite()
+    bad = values.isinf() if missing else ~values.isfinite()
     if not bool(bad.any()):
         return
     *_, row, column = (0, 0, *bad.nonzero()[0].tolist()) if values.ndim == 1 else bad.nonzero()[0].tolist()
@@ -142,7 +137,7 @@ def check_sample_weight(sample_weight: Any, X: Tensor) -> Tensor:
 
 
 def check_per_row(values: Any, X: Tensor, name: str, least: float = -math.inf) -> None:
-    """Raise a ValueError unless what ``mean`` or ``weight`` gave is one finite number, not too small, for each row."""
+    """Raise a ValueError unless ``mean`` or ``weight`` returned a finite number, not below ``least``, for each row."""
     if not isinstance(values, Tensor) or values.shape != X.shape[:1]:
         got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(f"{name} must give one number for each of the {X.shape[0]} rows of train_X, got {got}")
@@ -168,9 +163,9 @@ def check_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor) -> None:
 
 
 def as_real_tensor(values: Any, name: str) -> Tensor:
-    """Numbers of any kind as a real floating tensor, or a ValueError that names the argument."""
+    """An array of numbers as a real floating tensor, or a ValueError that names the argument."""
     try:
-        # By way of numpy, which reads lists and data frames as float64; a copy, so that read-only arrays serve too.
+        # Through numpy, which reads lists and data frames as float64; a copy, since arrays may be read-only.
         tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, order="C"))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read as a tensor of numbers: {error}") from error

@@ -177,12 +177,6 @@ def _kernel(
     return Recipe(cls, kernels.Kernel, all_shapes, {"active_dims": active, **reads}, build, part, many)
 
 
-def _index_kernel(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # it draws random numbers
-        kernel: nn.Module = kernels.IndexKernel(arguments["outputs"], arguments["rank"])
-    return kernel
-
-
 def _coregion_kernel(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
     terms = len(parts) // 2
     if len(parts) != 2 * terms or not all(isinstance(part, kernels.IndexKernel) for part in parts[terms:]):
@@ -197,10 +191,14 @@ def _polynomial_mean(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
     return PolynomialMean(degree, torch.zeros(1, d), lambda features: features[0])
 
 
-def _linear_mean(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # it draws random numbers; loading must not change the global state
-        mean: nn.Module = means.LinearMean(**arguments)
-    return mean
+def _drawn(construct: Callable[[Arguments], nn.Module]) -> Callable[[Arguments, list[nn.Module]], nn.Module]:
+    """Builds a module whose constructor draws random numbers, without a change of the global generator."""
+
+    def build(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            return construct(arguments)
+
+    return build
 
 
 def _mean(
@@ -290,7 +288,7 @@ _ALL = (
             "outputs": lambda kernel: kernel.covar_factor.shape[-2],
             "rank": lambda kernel: kernel.covar_factor.shape[-1],
         },
-        _index_kernel,
+        _drawn(lambda a: kernels.IndexKernel(a["outputs"], a["rank"])),
     ),
     Recipe(CoregionKernel, kernels.Kernel, lambda a: {}, {}, _coregion_kernel, "parts", many=True),
     _mean(means.ZeroMean, lambda a: {}),
@@ -298,7 +296,7 @@ _ALL = (
     _mean(
         means.LinearMean,
         lambda a: {"weights": (a["input_size"], 1), **({"bias": (1,)} if a["bias"] else {})},
-        _linear_mean,
+        _drawn(lambda a: means.LinearMean(**a)),
         input_size=lambda mean: mean.weights.shape[-2],
         bias=lambda mean: mean.bias is not None,
     ),

@@ -5,7 +5,7 @@ the prediction N(m, P) of the state from the rows before it, p = hPh and D = 1 +
 
     m⁺ = m + P h s² e / D,      P⁺ = P − (P h)(P h)ᵀ s² / D,      e = z − h·m,      ℓ = −½ Σ (log D + s² e² / D),
 
-the part of the evidence that involves the kernel (:mod:`rcgp.core.evidence`). Backwards, λ and Λ hold what later rows
+the part of the evidence that involves the kernel (:mod:`rcgp.core.exact`). Backwards, λ and Λ hold what later rows
 say of the state (Bryson and Frazier's smoother): given all rows it is N(m − P λ, P − P Λ P), and
 
     λ⁻ = (I − k hᵀ)ᵀ λ⁺ − h s² e / D,      Λ⁻ = (I − k hᵀ)ᵀ Λ⁺ (I − k hᵀ) + h hᵀ s² / D,      k = P h s² / D,

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.pseudo import PseudoData
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_scales, robust_spread

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
 from rcgp.models import RCGP, SparseRCGP
 from rcgp.models.defaults import robust_spread

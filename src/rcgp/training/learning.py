@@ -16,8 +16,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from rcgp.core.exact import condition
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut, condition
 from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, log_bound
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP, SparseRCGP
@@ -57,9 +56,9 @@ _ROUGH, _FINE = 1e-4, 1e-6
 # where there is hardly any noise, whose variance then falls step by step.
 _FINISHES, _GAIN = 8, 0.01
 
-# Noise variance, in units of its lower limit, up to which there is none anywhere; and difference of log evidence that is
-# worth a mention (Kass and Raftery, 1995): a larger loss takes a step back, a larger gain lets the noise differ from
-# place to place.
+# Noise variance, in units of its lower limit, up to which there is none anywhere; and the difference of log evidence
+# that is worth a mention (Kass and Raftery, 1995): a larger loss takes a step back, a larger gain lets the noise differ
+# from place to place.
 _NO_NOISE, _WORTH = 2.0, 1.0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rcgp.core import evidence, loo
+from rcgp.core import exact
 from rcgp.core.pseudo import pseudo_data
 from rcgp.models import RCGP, SparseRCGP
 
@@ -39,7 +39,7 @@ def leave_one_out(model: RCGP) -> Tensor:
     """
     terms = model.training_terms()
     mean, variance = model.latent_leave_one_out(terms.pseudo)
-    return loo.log_density(terms.residual - mean, variance + terms.row_noise).sum() + log_prior(model)
+    return exact.log_density(terms.residual - mean, variance + terms.row_noise).sum() + log_prior(model)
 
 
 def marginal(model: RCGP) -> Tensor:
@@ -69,9 +69,7 @@ def pseudo_marginal(model: RCGP) -> Tensor:
     on σ² and c, so that a fit drifts to implausible hyperparameters (the noise variance above all). Use 'loo' instead.
     """
     terms = model.training_terms()
-    value = evidence.log_pseudo_marginal(
-        model.kernel_matrix(), terms.pseudo, terms.weight, terms.slope, terms.row_noise
-    )
+    value = exact.log_pseudo_marginal(model.kernel_matrix(), terms.pseudo, terms.weight, terms.slope, terms.row_noise)
     return value + log_prior(model)
 
 
@@ -87,11 +85,11 @@ def elbo(model: RCGP) -> Tensor:
     if not isinstance(model, SparseRCGP):
         raise ValueError("the bound 'elbo' is for SparseRCGP; for an exact model use the objective 'loo'")
     terms = model.training_terms()
-    signal = model.signal_bound(terms)
+    signal = model.signal_evidence(terms.pseudo)
     if model.weight.constant_in_y:
         s = terms.pseudo.root_precision
         return signal + s.log().sum() - 0.5 * s.shape[-1] * _LOG_2PI + log_prior(model)
-    return signal + evidence.loss_terms(terms.weight, terms.slope, terms.row_noise) + log_prior(model)
+    return signal + exact.loss_terms(terms.weight, terms.slope, terms.row_noise) + log_prior(model)
 
 
 def weighed_evidence(model: RCGP, weight: Tensor, slope: Tensor, good: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from rcgp.core.loo import LeaveOneOut
+from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import weigh_rows
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spreads

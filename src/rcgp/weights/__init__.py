@@ -1,15 +1,15 @@
-"""Weight functions: how much an observation is trusted, given how far it lies from the prior mean.
+"""Weight functions: the weight of an observation, given its distance from the prior mean.
 
 This is the public vocabulary of the method, and the lowest layer: torch only.
-A weight function gives two things for each observation,
+A weight function has two values for each observation,
 
-    w̃(x, y)              the weight, normalised so that w̃ = 1 is full trust  (w̃ = w √2 / σ),
-    ∂_y log w̃(x, y)²     its slope, which corrects the bias that down-weighting brings,
+    w̃(x, y)              the weight, normalised so that w̃ = 1 counts in full  (w̃ = w √2 / σ),
+    ∂_y log w̃(x, y)²     its slope, which corrects the bias of down-weighting,
 
 both as functions of the residual e = y − m(x), the input x and the noise variance σ².
 Everything downstream sees only the pseudo-data made from them (:mod:`rcgp.core.pseudo`).
 
-A class of your own needs ``forward`` alone; its slope then comes from autograd::
+A subclass must define ``forward`` only; by default the slope comes from autograd::
 
     class Triweight(WeightFunction):
         def forward(self, residual, inputs, noise):

@@ -1,4 +1,4 @@
-"""Weights made from others: one-sided ones, products, and the paper's ablations."""
+"""Weight functions made of others: one-sided, products, one for each output, and the paper's ablations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ByOutput", "NoNoiseTerm", "NoShrinkage", "OneSided", "Product"]
 
 
 class _Wrapper(WeightFunction):
-    """A weight function made from another one."""
+    """A weight function made of another one."""
 
     def __init__(self, weight: WeightFunction) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class _Wrapper(WeightFunction):
 
 
 class OneSided(_Wrapper):
-    """Distrust deviations in one direction only; on the other side w̃ = 1.
+    """Down-weight deviations on one side only; on the other side w̃ = 1.
 
-    Robust against outliers on that side, an ordinary GP towards the other.
+    Robust against outliers on that side only.
 
     Args:
-        weight: the weight function to apply on the distrusted side.
-        side: ``"above"`` distrusts observations above the prior mean, ``"below"`` those below it.
+        weight: the weight function of the down-weighted side.
+        side: ``"above"`` or ``"below"`` the prior mean.
     """
 
     def __init__(self, weight: WeightFunction, side: str) -> None:
@@ -70,18 +70,18 @@ class OneSided(_Wrapper):
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         w = super().forward(residual, inputs, noise)
-        return torch.where(self._distrusted(residual), w, torch.ones_like(w))
+        return torch.where(self._down_weighted(residual), w, torch.ones_like(w))
 
     def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         slope = super().slope(residual, inputs, noise)
-        return torch.where(self._distrusted(residual), slope, torch.zeros_like(slope))
+        return torch.where(self._down_weighted(residual), slope, torch.zeros_like(slope))
 
-    def _distrusted(self, residual: Tensor) -> Tensor:
+    def _down_weighted(self, residual: Tensor) -> Tensor:
         return residual > 0 if self.side == "above" else residual < 0
 
 
 class NoShrinkage(_Wrapper):
-    """The paper's ablation without the shrinkage term: pseudo-targets stay at y, noise is weighted."""
+    """The paper's ablation without the shrinkage term: pseudo-targets stay at y, pseudo-noise is weighted."""
 
     def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         return torch.zeros_like(residual)
@@ -94,69 +94,64 @@ class NoNoiseTerm(_Wrapper):
         return torch.ones_like(residual)
 
 
-class Product(WeightFunction):
-    """w̃ = Π_k w̃_k; the slopes add. Robust as soon as one factor is."""
+class _Combined(WeightFunction):
+    """A weight function made of several others."""
 
     def __init__(self, *weights: WeightFunction) -> None:
         super().__init__()
         if not weights or not all(isinstance(weight, WeightFunction) for weight in weights):
-            raise TypeError("Product takes one or more WeightFunctions")
+            raise TypeError(f"{type(self).__name__} takes one or more WeightFunctions")
         self.weights = nn.ModuleList(weights)
 
     @property
     def constant_in_y(self) -> bool:  # type: ignore[override]
-        """Whether every factor is."""
-        return all(bool(weight.constant_in_y) for weight in self._parts())
+        """Whether every part is."""
+        return all(bool(weight.constant_in_y) for weight in self.parts)
 
-    def _parts(self) -> list[WeightFunction]:
-        return cast(list[WeightFunction], list(self.weights))
+    @property
+    def parts(self) -> tuple[WeightFunction, ...]:
+        """The weight functions that it is made of."""
+        return cast(tuple[WeightFunction, ...], tuple(self.weights))
+
+
+class Product(_Combined):
+    """w̃ = Π_k w̃_k; the slopes add. Robust if one factor is."""
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         return torch.stack([weight(residual, inputs, noise) for weight in self.weights]).prod(dim=0)
 
     def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
-        return torch.stack([weight.slope(residual, inputs, noise) for weight in self._parts()]).sum(dim=0)
+        return torch.stack([weight.slope(residual, inputs, noise) for weight in self.parts]).sum(dim=0)
 
     def initialise(self, residual: Tensor) -> None:
-        for weight in self._parts():
+        for weight in self.parts:
             weight.initialise(residual)
 
     def frozen(self, residual: Tensor) -> WeightFunction:
         clone = copy.deepcopy(self)
-        clone.weights = nn.ModuleList(weight.frozen(residual) for weight in self._parts())
+        clone.weights = nn.ModuleList(weight.frozen(residual) for weight in self.parts)
         return clone
 
     def of_row(self, row: int) -> WeightFunction:
         clone = copy.deepcopy(self)
-        clone.weights = nn.ModuleList(weight.of_row(row) for weight in self._parts())
+        clone.weights = nn.ModuleList(weight.of_row(row) for weight in self.parts)
         return clone
 
 
-class ByOutput(WeightFunction):
-    """A weight function for each of T outputs; the last column of the inputs says to which one a row belongs.
+class ByOutput(_Combined):
+    """A weight function for each of T outputs; the last column of the inputs is the number of the output.
 
-    Each sees the residuals of its own rows and the noise variance of its output, so that a threshold is that of the
-    output, and a bad value costs no other cell of its row any weight.
+    Each gets the residuals of its own rows and the noise variance of its output. So a threshold is that of the output,
+    and a bad value does not down-weight other cells of its row.
 
     Args:
         weights: one weight function for each output.
     """
 
-    def __init__(self, *weights: WeightFunction) -> None:
-        super().__init__()
-        if not weights or not all(isinstance(weight, WeightFunction) for weight in weights):
-            raise TypeError("ByOutput takes one or more WeightFunctions")
-        self.weights = nn.ModuleList(weights)
-
-    @property
-    def constant_in_y(self) -> bool:  # type: ignore[override]
-        """Whether that of every output is."""
-        return all(bool(weight.constant_in_y) for weight in self.outputs)
-
     @property
     def outputs(self) -> tuple[WeightFunction, ...]:
         """The weight function of each output."""
-        return cast(tuple[WeightFunction, ...], tuple(self.weights))
+        return self.parts
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         return self._of_rows(residual, inputs, noise, [weight.forward for weight in self.outputs])
@@ -165,11 +160,11 @@ class ByOutput(WeightFunction):
         return self._of_rows(residual, inputs, noise, [weight.slope for weight in self.outputs])
 
     def frozen(self, residual: Tensor) -> WeightFunction:
-        """Refused: which residuals belong to which output is not known here."""
+        """Raises TypeError: the rows of each output are not known here."""
         raise TypeError("the rows of each output are not known: use MultiOutputRCGP.frozen_weight()")
 
     def of_row(self, row: int) -> WeightFunction:
-        """Refused, for the same reason."""
+        """Raises TypeError: the rows of each output are not known here."""
         raise TypeError("the rows of each output are not known: use MultiOutputRCGP.weight_of_row(row)")
 
     @staticmethod
@@ -182,9 +177,9 @@ class ByOutput(WeightFunction):
             residual: ``... x n`` residuals.
             inputs: ``... x n x (d + 1)`` inputs.
             noise: ``... x T`` noise variances.
-            functions: from residuals, inputs without the last column and noise variance to a number for each row.
+            functions: map residuals, inputs without the last column and noise variance to a number for each row.
         """
-        if residual.ndim > 1:  # of a batch, in which the rows of an output may differ
+        if residual.ndim > 1:  # a batch, whose members may have different rows of an output
             batch, n = residual.shape[:-1], residual.shape[-1]
             parts = zip(
                 residual.reshape(-1, n),

@@ -23,16 +23,16 @@ __all__ = [
 
 
 def smallest_weight(dtype: torch.dtype) -> float:
-    """The weight below which a point counts as deleted: 5e-124 in float64, 6e-16 in float32.
+    """The weight up to which a point counts as deleted: 5e-124 in float64, 6e-16 in float32.
 
-    A point of weight w̃ moves the posterior by O(w̃), so nothing visible is lost. The power 0.4 of the
+    A point of weight w̃ moves the posterior by O(w̃), so the change is invisible. The power 0.4 of the
     smallest normal number keeps w̃⁻² finite, so that the pseudo-noise σ²/w̃² is an ordinary number.
     """
     return float(torch.finfo(dtype).tiny ** 0.4)
 
 
 class WeightFunction(nn.Module):
-    """Base class of all weight functions; see the module's docstring for how to write one."""
+    """Base class of all weight functions; see :mod:`rcgp.weights` for how to write one."""
 
     #: True where the weight does not depend on y, so that the model is an ordinary (heteroskedastic) GP.
     constant_in_y = False
@@ -53,10 +53,10 @@ class WeightFunction(nn.Module):
     def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         """∂_y log w̃², ``... x n``: by autograd here, by formula in the classes below.
 
-        A weight must depend on its own residual only. One that also uses all residuals together, for a threshold say,
-        computes that from ``residual.detach()``: the paper holds it fixed in this derivative.
+        A weight may depend on its own residual only. A threshold computed from all residuals must use
+        ``residual.detach()``: the paper holds it fixed in this derivative.
         """
-        if torch.is_inference_mode_enabled():  # which knows no gradients; clones made outside it do
+        if torch.is_inference_mode_enabled():  # no gradients there; clones made outside it have them
             with torch.inference_mode(False):
                 return self.slope(residual.clone(), inputs.clone(), noise.clone())
         sources = (residual, inputs, noise, *self.parameters())
@@ -66,7 +66,7 @@ class WeightFunction(nn.Module):
             w = self(e, inputs, noise)
             if not w.requires_grad:
                 return torch.zeros_like(residual)
-            # The clamp gives points of no weight the slope 0 instead of 0/0.
+            # The clamp gives points without weight the slope 0 instead of 0/0.
             log_w2 = 2.0 * w.clamp_min(smallest_weight(w.dtype)).log()
             (slope,) = torch.autograd.grad(
                 log_w2.sum(), e, create_graph=keep_graph, retain_graph=True, materialize_grads=True
@@ -74,22 +74,22 @@ class WeightFunction(nn.Module):
         return slope if keep_graph else slope.detach()
 
     def initialise(self, residual: Tensor) -> None:
-        """Take what the data decide, such as the start of a trainable threshold. Called once, by the model."""
+        """Set what depends on the data, such as the start of a trainable threshold. Called once, by the model."""
 
     def frozen(self, residual: Tensor) -> WeightFunction:
         """A copy whose data-dependent thresholds are fixed at their values for these residuals."""
         return copy.deepcopy(self)
 
     def of_row(self, row: int) -> WeightFunction:
-        """The function by which one row of the training data is weighed, for any number of values that it might have.
+        """The weight function of one training row, for any number of values of its observation.
 
-        This one itself, but for weights that differ from row to row.
+        This function itself, unless weights differ from row to row.
         """
         return self
 
 
 class Constant(WeightFunction):
-    """w̃ = 1: every observation is trusted. The standard GP."""
+    """w̃ = 1: every observation counts in full. The ordinary GP."""
 
     constant_in_y = True
 
@@ -103,12 +103,12 @@ class Constant(WeightFunction):
 class Heteroskedastic(WeightFunction):
     """w̃ = σ / r(x): a GP whose noise at x has standard deviation r(x). Not robust.
 
-    The pseudo-noise σ²/w̃² is r(x)², whatever σ is; so the weight may exceed 1, where r(x) < σ. σ² itself then has no
-    effect on the posterior of f: it is what ``posterior(..., observation_noise=True)`` adds and leave-one-out assumes.
+    The pseudo-noise σ²/w̃² is r(x)², whatever σ is; so the weight exceeds 1 where r(x) < σ. σ² then has no effect on the
+    posterior of f, only on ``posterior(..., observation_noise=True)`` and on leave-one-out.
 
     Args:
-        noise_rate: the callable r, from ``... x n x d`` inputs to ``... x n`` positive numbers. A torch module given
-            as r is not trained.
+        noise_rate: the callable r, from ``... x n x d`` inputs to ``... x n`` positive numbers. The parameters
+            of a torch module are not trained.
     """
 
     constant_in_y = True
@@ -117,7 +117,7 @@ class Heteroskedastic(WeightFunction):
         super().__init__()
         if not callable(noise_rate):
             raise TypeError(f"noise_rate must be a callable r(x), got {type(noise_rate).__name__}")
-        # In a tuple, so that a torch module given as a function is not registered and trained.
+        # In a tuple, so that a torch module is not registered and trained.
         self._noise_rate = (noise_rate,)
         self._dtype: torch.dtype | None = None
 
@@ -127,14 +127,14 @@ class Heteroskedastic(WeightFunction):
         return clone
 
     def initialise(self, residual: Tensor) -> None:
-        self._dtype = residual.dtype  # a fit in higher precision still calls r with the type that it knows
+        self._dtype = residual.dtype  # a fit in higher precision still calls r with the type of the data
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         with torch.no_grad():
             rate = self._noise_rate[0](inputs.to(self._dtype or inputs.dtype))
         if not isinstance(rate, Tensor) or rate.shape[-1:] != residual.shape[-1:]:
             got = tuple(rate.shape) if isinstance(rate, Tensor) else type(rate).__name__
-            raise ValueError(f"noise_rate must give a tensor of shape {tuple(inputs.shape[:-1])}, got {got}")
+            raise ValueError(f"noise_rate must return a tensor of shape {tuple(inputs.shape[:-1])}, got {got}")
         rate = rate.to(residual)
         if not bool((rate > 0).all()):
             row = int((~(rate > 0)).nonzero()[0, -1])
@@ -148,13 +148,13 @@ class Heteroskedastic(WeightFunction):
 def quantile_threshold(residual: Tensor, epsilon: float) -> Tensor:
     """The paper's rule for the soft threshold: c = Q_n(1 − ε), the quantile of |y_i − m(x_i)|.
 
-    Differentiable in the residuals, so that c follows a mean that is being fitted. Where the quantile is
-    zero (most points lie exactly on the mean), c is the largest residual times the machine epsilon, the limit
-    of ever smaller quantiles; where every residual is zero, any c gives the same weights and c = 1.
+    Differentiable in the residuals, so that c follows a trained mean. If the quantile is zero (most points lie exactly
+    on the mean), c is the largest residual times the machine epsilon, the limit of ever smaller quantiles; if every
+    residual is zero, any c gives the same weights and c = 1.
 
     Args:
         residual: ``... x n`` residuals e.
-        epsilon: the share ε of observations expected to be outlying, in [0, 1].
+        epsilon: the expected share ε of outliers, in [0, 1].
 
     Returns:
         ``... x 1`` thresholds. Cost O(n log n).
@@ -162,17 +162,17 @@ def quantile_threshold(residual: Tensor, epsilon: float) -> Tensor:
     size = residual.abs()
     c = torch.quantile(size, 1.0 - epsilon, dim=-1, keepdim=True)
     largest = size.detach().amax(dim=-1, keepdim=True)
-    # Only where the quantile is zero: elsewhere c must not feel how far the largest residual lies.
+    # Only if the quantile is zero: otherwise c must not depend on the largest residual.
     fallback = torch.where(largest > 0, largest * torch.finfo(residual.dtype).eps, torch.ones_like(largest))
     return torch.where(c > 0, c, fallback)
 
 
 class ThresholdWeight(WeightFunction):
-    """A radial weight w̃ = h(e / c) with soft threshold c: fixed, learnt, or the quantile of the residuals.
+    """A radial weight w̃ = h(e / c) with soft threshold c: fixed, trained, or a quantile of the residuals.
 
     Args:
         c: the threshold, in the units of y. ``None`` is the paper's rule c = Q_n(1 − epsilon).
-        epsilon: the share of observations expected to be outlying; used where ``c`` is ``None``.
+        epsilon: the expected share of outliers; used if ``c`` is ``None``.
         trainable: fit c along with the other hyperparameters (the paper's c-LOO), starting from ``c`` or the rule.
     """
 
@@ -186,7 +186,7 @@ class ThresholdWeight(WeightFunction):
             raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
         self.epsilon = epsilon
         self._starts_from_rule = trainable and c is None
-        # NaN marks a trainable threshold that has not met its data yet.
+        # NaN marks a trainable threshold that is not initialised yet.
         log_c = torch.tensor(math.nan if c is None else math.log(c), dtype=torch.float64)
         if trainable:
             self.log_c = nn.Parameter(log_c)
@@ -216,7 +216,7 @@ class ThresholdWeight(WeightFunction):
         return clone
 
     def _scaled(self, residual: Tensor, c: Tensor) -> Tensor:
-        """u = e / c, bounded so that it cannot overflow: beyond the bound the weight is negligible by far."""
+        """u = e / c, bounded so that it cannot overflow: beyond the bound the weight is negligible."""
         bound = c.detach() / torch.finfo(residual.dtype).tiny ** 0.9
         return torch.maximum(torch.minimum(residual, bound), -bound) / c
 
@@ -239,7 +239,7 @@ class InverseMultiquadric(ThresholdWeight):
 
 
 class SquaredExponential(ThresholdWeight):
-    __doc__ = """w̃ = exp(−e²/2c²): robust, and quicker than the inverse multiquadric to drop what lies beyond c.
+    __doc__ = """w̃ = exp(−e²/2c²): robust, and falls faster beyond c than the inverse multiquadric.
 
     Its slope is −2e / c².
     """ + (ThresholdWeight.__doc__ or "").partition("\n")[2]

@@ -1,17 +1,17 @@
-"""The noise law: normal noise with a tail, and outliers; and the weight function that belongs to it.
+"""The noise law: normal noise with a tail, and outliers; and its weight function.
 
 With share π_n an observation has normal noise of standard deviation σ. With share π_t it belongs to the tail: normal
 noise of standard deviation 2σ, 4σ or 8σ, each half as common as the one before, as in Cauchy's distribution. So the
 scales s_k ∈ {1, 2, 4, 8} have shares π_k that two numbers determine. With share π_o an observation is an outlier: its
-residual e = y − m(x) has a Cauchy density C(e) of half-width b around the prior mean, with a gap where good noise
+residual e = y − m(x) has a Cauchy density C(e) of half-width b around the prior mean, with a gap where inlier noise
 explains it,
 
     o(e | f) = C(e) (1 − exp(−½ (e − f)² / (s σ)²)) / Z,        s = 4,
 
-Z = 1 − erfcx(b / (√2 s σ)), so that it integrates to one for f = 0. Normal, heavy-tailed and contaminated noise are
-all in it: a tail thins out, errors leave a gap.
+Z = 1 − erfcx(b / (√2 s σ)), so that it integrates to one for f = 0. It covers normal,
+heavy-tailed and contaminated noise: a tail thins out, gross errors leave a gap.
 
-Let N(μ_i, v_i) be the prediction of f(x_i) from all other rows, relative to the prior mean. The responsibility of each
+Let N(μ_i, v_i) be the leave-one-out prediction of f(x_i), relative to the prior mean. The responsibility of each
 component for row i is
 
     ρ_ik ∝ π_k N(e_i; μ_i, v_i + σ² s_k²),        ρ_io ∝ π_o C(e_i) H_i / Z,
@@ -19,7 +19,7 @@ component for row i is
 
 where C H / Z is the mean of o under the prediction. The weight of the row is that of iteratively reweighted least
 squares, w̃_i² = Σ_k ρ_ik / s_k². Flags go by ρ_io and the responsibility of the widest scale together. Since μ_i and
-v_i do not depend on y_i, this is a weight function like any other, with the slope
+v_i do not depend on y_i, this is an ordinary weight function, with the slope
 
     ∂_y log w̃_i² = Σ_k ρ_ik (g_ik − ḡ_i) / s_k² / w̃_i²,
 
@@ -54,38 +54,37 @@ __all__ = [
     "spread_tail",
 ]
 
-#: Scales of the noise of good observations, in units of σ: normal noise, and the tail. Without 8σ intervals hold a
-#: point less; with 16σ half a point more, but a few rows decide the variance of the noise.
+#: Scales of the noise of inliers, in units of σ: normal noise, and the tail. Without 8σ the coverage of
+#: intervals is one point lower; with 16σ half a point higher, but a few rows decide the variance of the noise.
 SCALES = (1.0, 2.0, 4.0, 8.0)
 
-#: Share of each scale of the tail. That one of twice the scale is half as common is how the scales of Cauchy's
-#: distribution fall off. With a quarter, as in Student's t with two degrees of freedom, 95 % intervals of clean test
-#: rows hold one point less, and errors are the same.
+#: Share of each scale of the tail: halved for each doubling of the scale, as in Cauchy's distribution. With a quarter,
+#: as in Student's t with two degrees of freedom, the coverage of 95 % intervals on clean test rows is one point lower,
+#: and errors are the same.
 TAIL = tuple(2.0**-k / sum(2.0**-j for j in range(1, len(SCALES))) for k in range(1, len(SCALES)))
 
 #: Probability of being an outlier, or of having noise of the widest scale, above which a row is flagged: more likely
-#: than not. Intervals need the widest scale, and a row that has it is one to look at.
+#: than not. Intervals need the widest scale, but a row that has it deserves a look.
 FLAGGED = 0.5
 
-#: Which of the scales the gap in the density of outliers is made of: 4σ, beyond which normal noise has one row in
-#: 16 000.
+#: Index of the scale of the gap in the density of outliers: 4σ, beyond which normal noise has one row in 16 000.
 GAP = 2
 
 #: Half-width b of the density of outliers before any data, in robust standard deviations of y − m(x): broad, so that
-#: where an outlier lies says little, and a Cauchy density, so that no outlier is too far away to be one. It is learned;
+#: the place of an outlier matters little, and of a Cauchy density, so that none is too far away. It is learned;
 #: between three and ten the results are the same.
 OUTLIER_WIDTH = 5.0
 
-# Rounding errors of H and Z, below which nothing is left of the density of outliers.
+# Lower bound of H and Z, above their rounding errors.
 _SMALLEST_GAP = 1e-12
 
-# Rows that are worked on at a time: 2 MB of numbers for each component.
+# Rows of a block: 2 MB of numbers for each component.
 _BLOCK = 2**16
 
 
 @dataclass(frozen=True)
 class NoiseLaw:
-    """How the noise of a table is distributed.
+    """The distribution of the noise of a table.
 
     Attributes:
         shares: share π_k of each scale of :data:`SCALES` among all rows: of normal noise, then of the tail. A learned
@@ -100,12 +99,12 @@ class NoiseLaw:
 
     @classmethod
     def normal(cls) -> NoiseLaw:
-        """Every row has normal noise of standard deviation σ."""
+        """The law of normal noise of standard deviation σ, without outliers."""
         return cls((1.0, *(0.0 for _ in SCALES[1:])), 0.0, math.inf)
 
     @classmethod
     def of_counts(cls, counts: Tensor, width: float) -> NoiseLaw:
-        """The law whose shares have these ``3`` counts: of normal noise, of the tail and of outliers."""
+        """The law with shares proportional to ``3`` counts: of normal noise, of the tail and of outliers."""
         *shares, outlier_share = spread_tail(counts / counts.sum()).tolist()
         return cls(tuple(shares), outlier_share, width)
 
@@ -116,7 +115,7 @@ class NoiseLaw:
 
     @property
     def good_shares(self) -> tuple[float, ...]:
-        """Share of each scale among the rows that are no outliers."""
+        """Share of each scale among inliers."""
         total = sum(self.shares)
         return tuple(share / total for share in self.shares)
 
@@ -127,7 +126,7 @@ class NoiseLaw:
 
     @property
     def variance(self) -> float:
-        """Variance of the noise of good rows, in units of σ²."""
+        """Variance of the noise of inliers, in units of σ²."""
         return sum(share * scale**2 for share, scale in zip(self.good_shares, SCALES, strict=True))
 
     def components(self) -> tuple[tuple[str, float], ...]:
@@ -140,7 +139,7 @@ class NoiseLaw:
         return like.new_tensor([*self.shares, self.outlier_share]).log()
 
     def log_density(self, deviation: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
-        """Log density of good observations under their prediction: log Σ_k π_k N(deviation; 0, v + σ² s_k²).
+        """Log density of inliers under their prediction: log Σ_k π_k N(deviation; 0, v + σ² s_k²).
 
         Args:
             deviation: ``...`` observations minus predicted means.
@@ -152,7 +151,7 @@ class NoiseLaw:
         return torch.logsumexp(terms + deviation.new_tensor(self.good_shares).log(), dim=-1)
 
     def quantile(self, q: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
-        """Quantiles of the deviation of good observations from their predicted means, by bisection.
+        """Quantiles of the deviation of inliers from their predicted means, by bisection.
 
         Args:
             q: ``...`` probabilities in (0, 1).
@@ -169,7 +168,7 @@ class NoiseLaw:
         if self.is_normal:
             return "The noise is normal, without outliers."
         wide = 1.0 - self.good_shares[0]
-        # Of few rows the prior of the law alone puts a sixth into the tail.
+        # With few rows the prior of the law alone puts a sixth into the tail.
         tail = "is nearly normal" if wide < 0.2 else f"has heavy tails ({wide:.0%} beyond normal)"
         return "\n".join(
             [
@@ -186,19 +185,19 @@ def spread_tail(shares: Tensor) -> Tensor:
 
 
 def by_component(share: Tensor) -> Tensor:
-    """What belongs to normal noise, to the tail and to outliers, ``... x 3``, of ``... x 5`` for each scale."""
+    """Sums over normal noise, tail and outliers, ``... x 3``, of ``... x 5`` values of each scale."""
     return torch.stack([share[..., 0], share[..., 1:-1].sum(dim=-1), share[..., -1]], dim=-1)
 
 
 class Responsibilities(NamedTuple):
-    """What each component of a law has to do with each row.
+    """Responsibilities of the components of a law for each row, with what they were computed from.
 
     Attributes:
         share: ``... x n x 5`` responsibilities ρ: of each scale and, last, of outliers.
-        log_density: ``... x n`` log density of each row under the law, given all others.
+        log_density: ``... x n`` log density of each row under the law, given all other rows.
         residual, deviation: ``... x n`` residuals e, and their deviations e − μ from the prediction.
         variance, noise: ``... x n`` variance v of the prediction, and noise variance σ².
-        width: ``... x 1`` half-width b of the density of outliers, or ``... x n`` where rows have different laws.
+        width: ``... x 1`` half-width b of the density of outliers, or ``... x n`` if rows have different laws.
     """
 
     share: Tensor
@@ -210,7 +209,7 @@ class Responsibilities(NamedTuple):
     width: Tensor
 
     def in_blocks(self, function: Callable[[Responsibilities], Tensor]) -> Tensor:
-        """A function of rows, ``n`` or ``n x ...`` values, by blocks that a processor's cache holds."""
+        """A function of rows, ``n`` or ``n x ...`` values, evaluated in blocks that fit in cache."""
         n = self.residual.shape[-1]
         if self.residual.ndim != 1 or n <= _BLOCK:
             return function(self)
@@ -224,14 +223,14 @@ class Responsibilities(NamedTuple):
     @property
     def std(self) -> Tensor:
         """Standard deviation S_k of the prediction under each scale, S_k² = v + σ² s_k²: ``... x n x 4``."""
-        # Rows are contiguous in memory, not components: with many rows everything takes a third of the time.
+        # Stored by component: with many rows everything takes a third of the time.
         squares = _squared_scales(self.variance).unsqueeze(-1)
         return (self.variance.clamp_min(0.0).unsqueeze(-2) + self.noise.unsqueeze(-2) * squares).sqrt().mT
 
     @property
     def score(self) -> Tensor:
-        """(e − μ) / S_k, within limits whose squares are ordinary numbers: ``... x n x 4``."""
-        # Divided before it is squared: an observation of 1e300 has no square.
+        """(e − μ) / S_k, bounded so that its square is finite: ``... x n x 4``."""
+        # Divided before it is squared: 1e300 has no square.
         limit = torch.finfo(self.residual.dtype).max ** 0.4
         return (self.deviation.unsqueeze(-2) / self.std.mT).clamp(-limit, limit).mT
 
@@ -243,7 +242,7 @@ class Responsibilities(NamedTuple):
 
     @property
     def gap(self) -> Tensor:
-        """H, what good noise leaves of the density of outliers before its normalisation: ``... x n``."""
+        """H, the share of the Cauchy density that the gap leaves, before normalisation: ``... x n``."""
         std = (self.variance.clamp_min(0.0) + self.noise * SCALES[GAP] ** 2).sqrt()
         limit = torch.finfo(std.dtype).max ** 0.4
         score = (self.deviation / std).clamp(-limit, limit)
@@ -264,12 +263,12 @@ class Responsibilities(NamedTuple):
 
     @property
     def outlier_probability(self) -> Tensor:
-        """Probability that each row is an outlier or has noise of the widest scale, ``... x n``: what flags go by."""
+        """Probability that each row is an outlier or has noise of the widest scale, ``... x n``: flags go by it."""
         return self.share[..., -2] + self.share[..., -1]
 
     @property
     def reach(self) -> Tensor:
-        """(1 + far²)^½, ``... x n``, without squares, which the farthest outliers do not have."""
+        """(1 + far²)^½, ``... x n``, without squares, which overflow for far outliers."""
         return torch.hypot(torch.ones_like(self.far), self.far)
 
     @property
@@ -286,11 +285,11 @@ class Responsibilities(NamedTuple):
     def weight(self) -> Tensor:
         """Weight of each row before any local scale, ``... x n``."""
         precision = self.precision
-        return precision.clamp_min(torch.finfo(precision.dtype).tiny).sqrt()  # at zero a root has no gradient
+        return precision.clamp_min(torch.finfo(precision.dtype).tiny).sqrt()  # the root has no gradient at zero
 
     @property
     def slope(self) -> Tensor:
-        """∂_y log w̃², ``... x n``; zero where the weight is."""
+        """∂_y log w̃², ``... x n``; zero where the weight is zero."""
         return self.in_blocks(Responsibilities._slope)
 
     def _slope(self) -> Tensor:
@@ -308,18 +307,18 @@ class Responsibilities(NamedTuple):
 def responsibilities(
     residual: Tensor, mean: Tensor, variance: Tensor, noise: Tensor, log_shares: Tensor, width: Tensor
 ) -> Responsibilities:
-    """The expectation step: which component each row comes from, by its prediction from all others. Cost O(n).
+    """The expectation step: responsibilities of each component, given leave-one-out predictions. Cost O(n).
 
     Args:
         residual: ``... x n`` residuals e = y − m(x).
         mean, variance: ``... x n`` leave-one-out mean μ and variance v of f(x_i), relative to the prior mean.
         noise: ``... x n`` noise variance σ² of each row, or broadcasting with it.
-        log_shares: ``... x 1 x 5`` log π of the scales and, last, of outliers; ``... x n x 5`` where rows have
+        log_shares: ``... x 1 x 5`` log π of the scales and, last, of outliers; ``... x n x 5`` if rows have
             different laws.
         width: ``... x 1`` or ``... x n`` half-width b of the density of outliers.
     """
     residual, mean, variance, noise = torch.broadcast_tensors(residual, mean, variance, noise)  # type: ignore[no-untyped-call]
-    # The log shares stand where the shares of each row will be.
+    # Log shares in the place of the shares of each row.
     rows = Responsibilities(log_shares, torch.empty_like(residual), residual, residual - mean, variance, noise, width)
 
     def shares_and_density(block: Responsibilities) -> Tensor:
@@ -332,14 +331,14 @@ def responsibilities(
 
 
 class LawWeight(WeightFunction):
-    """The weight of a learned noise law, w̃² = E[s⁻² | y, all other rows] / h: what a robust fit puts into a model.
+    """The weight of a learned noise law, w̃² = E[s⁻² | y, all other rows] / h: the weight after a robust fit.
 
     Args:
         law: the noise law.
         mean, variance: ``n`` leave-one-out mean and variance of f(x_i), relative to the prior mean.
         local: ``n`` local factors h on the noise variance. Default: 1.
-        relative: ``n`` known factors on it, the reciprocals of sample weights p: row i has σ² h_i / p_i. They are no
-            part of the weight, since pseudo-data have them already. Default: 1.
+        relative: ``n`` known factors on it, the reciprocals of sample weights p: row i has σ² h_i / p_i. They are not
+            part of the weight, since pseudo-data include them. Default: 1.
     """
 
     mean: Tensor
@@ -366,14 +365,14 @@ class LawWeight(WeightFunction):
         return ", ".join(f"{scale:g}σ: {share:.3g}" for scale, share in zip(SCALES, self.law.shares, strict=True))
 
     def responsibilities(self, residual: Tensor, noise: Tensor) -> Responsibilities:
-        """Which component of the law each row comes from: see :func:`responsibilities`."""
+        """Responsibilities of the components of the law for each row: see :func:`responsibilities`."""
         row_noise = noise.unsqueeze(-1) * self.local * self.relative
         log_shares, width = self.law.log_shares(residual).unsqueeze(0), residual.new_tensor([self.law.width])
         return responsibilities(residual, self.mean, self.variance, row_noise, log_shares, width)
 
     def forward(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         squared = self.responsibilities(residual, noise).precision / self.local
-        return squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt()  # at zero a root has no gradient
+        return squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt()  # the root has no gradient at zero
 
     def slope(self, residual: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         """h ∂_y log w̃², so that the shift of the pseudo-target is that of a row with the noise variance σ² h."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 __all__ = ["mixture_quantile"]
 
-# Steps of a bisection for quantiles: 2⁻⁶⁰ of the bracket is beyond the digits of a number.
+# Steps of the bisection: 2⁻⁶⁰ of the bracket is below rounding error.
 _BISECTIONS = 60
 
 

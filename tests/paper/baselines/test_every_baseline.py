@@ -75,7 +75,7 @@ def test_the_reported_value_is_the_bound_of_the_model_left_behind(cls):
         (torch.zeros(3, 1), torch.zeros(2), "same number of rows"),
     ],
 )
-def test_bad_data_are_a_clear_error(cls, bad_X, bad_y, message):
+def test_bad_data_raise_a_clear_error(cls, bad_X, bad_y, message):
     with pytest.raises(ValueError, match=message):
         cls(bad_X, bad_y)
 
@@ -105,7 +105,7 @@ def test_small_flat_and_repeated_data_can_be_fitted(cls, case):
 
 
 @each
-def test_a_float32_model_answers_in_float32_and_close_to_float64(cls):
+def test_a_float32_model_returns_float32_close_to_float64(cls):
     X, y = data(n=15)
     single, double = cls(X.float(), y.float()), cls(X, y)
     if cls is not RelevancePursuitGP:
@@ -161,7 +161,7 @@ def test_the_fit_does_not_depend_on_units(cls):
 
 
 @each_variational
-def test_what_needs_pseudo_data_is_a_clear_error(cls):
+def test_functions_of_pseudo_data_raise_a_clear_error(cls):
     model = cls(*data(n=10))
     with pytest.raises(TypeError, match=rf"no pseudo-data.*{cls.__name__}\.fit\(\)"):
         model.leave_one_out()

@@ -78,7 +78,7 @@ def test_the_posterior_is_that_of_a_dense_gp_of_the_pseudo_data():
     np.testing.assert_allclose(posterior.variance.numpy(), prior - (k * solved[:, 1:].T).sum(axis=1), rtol=1e-8)
 
 
-def test_long_series_are_worked_through_in_stretches(monkeypatch):
+def test_long_series_are_processed_in_stretches(monkeypatch):
     t, y = series(60)
     whole = FilterCentredGP(t, y, noise=NOISE).weights()
     monkeypatch.setattr(rcgp.series.solver, "_STRETCH", 1)  # of 16 rows, the fewest
@@ -124,7 +124,7 @@ def test_hyperparameters_are_those_of_the_ordinary_gp():
         torch.testing.assert_close(model.hyperparameters()[name], value)
 
 
-def test_missing_values_take_no_part():
+def test_missing_values_are_ignored():
     t, y = series()
     y[5] = torch.nan
     kept = ~y.isnan()

@@ -52,7 +52,7 @@ def coordinate_ascent(X, y, p, sweeps=200):
     return np.array(values), p, mean, V
 
 
-def test_bound_and_posterior_are_where_dense_coordinate_ascent_stays():
+def test_bound_and_posterior_are_a_fixed_point_of_dense_coordinate_ascent():
     model, X, y = make_model()
     rising, _, _, _ = coordinate_ascent(X, y, np.full(len(y), 0.9))
     assert (np.diff(rising) > -1e-9).all()  # so that the reference itself is right
@@ -83,7 +83,7 @@ def test_gradient_is_the_one_of_central_differences(monkeypatch):
     assert_gradient_by_differences(model)
 
 
-def test_data_without_outliers_are_not_all_taken_for_outliers():
+def test_clean_data_are_not_all_outliers():
     generator = torch.Generator().manual_seed(0)
     X = torch.linspace(0, 20, 60, dtype=torch.float64).unsqueeze(-1)
     truth = torch.sin(X[:, 0])
@@ -94,7 +94,7 @@ def test_data_without_outliers_are_not_all_taken_for_outliers():
     assert model.inlier_probability().median() > 0.9
 
 
-def test_an_observation_of_any_size_leaves_the_rest_alone():
+def test_an_observation_of_any_size_does_not_affect_the_rest():
     X, y = make_data(20, outliers=0)
     y[3] = 1e300
     model = MixtureGP(X, y, mean="median")

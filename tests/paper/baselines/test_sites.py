@@ -73,21 +73,21 @@ def test_gradient_of_the_divergence_is_autograd_s_with_the_moments_fixed(negativ
     torch.testing.assert_close(q.divergence_gradient(), 0.5 * (expected + expected.T), rtol=0, atol=1e-8)
 
 
-def test_sites_of_no_precision_leave_the_prior_tilted():
+def test_sites_without_precision_shift_the_prior():
     K, _, shift = problem(0)
     q = solve(K, np.zeros(N), shift)
     np.testing.assert_allclose(q.mean.numpy(), K[:N, :N] @ shift, atol=1e-9)
     np.testing.assert_allclose(q.variance.numpy(), np.diag(K[:N, :N]), atol=1e-9)
 
 
-def test_negative_sites_that_outweigh_all_else_are_an_error():
+def test_too_large_negative_sites_raise():
     K, precision, shift = problem(1)
     precision[0] = -1e3
     with pytest.raises(NotPositiveDefiniteError, match="negative precision"):
         solve(K, precision, shift)
 
 
-def test_a_kernel_matrix_that_rounding_made_indefinite_gives_no_negative_divergence():
+def test_an_indefinite_kernel_matrix_gives_no_negative_divergence():
     # Eigenvalues of K that should be zero are -1e-12, and the sites nearly that precise: (I + SKS)⁻¹ exists, but αᵀKα
     # is a huge negative number, which made the bound of a Student-t GP as high as you like.
     K = torch.full((N, N), 0.01, dtype=torch.float64) - 1e-12 * torch.eye(N, dtype=torch.float64)
@@ -138,7 +138,7 @@ def test_the_bound_never_falls_and_the_highest_is_kept(cls, monkeypatch):
 
 
 @pytest.mark.parametrize("cls", [StudentTGP, MixtureGP])
-def test_steps_to_where_there_is_no_posterior_are_shortened(cls, monkeypatch):
+def test_steps_without_a_posterior_are_shortened(cls, monkeypatch):
     values, accepted = watch(monkeypatch, refuse=(1, 2, 4, 7))
     best = hard_model(cls).elbo().item()
     assert values[0] == values[1] == -math.inf

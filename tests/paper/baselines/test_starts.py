@@ -24,7 +24,7 @@ def steep_function(seed, n=90, d=4):
     return X, y
 
 
-def test_a_mixture_is_fitted_as_well_as_with_restarts_where_one_start_is_a_bad_one():
+def test_a_fit_with_one_bad_start_is_as_good_as_with_restarts():
     X, y = steep_function(seed=2)
     value = MixtureGP(X, y).fit().value
     assert value > MixtureGP(X, y).fit(restarts=3, seed=0).value - 1.0
@@ -54,7 +54,7 @@ def test_the_best_of_the_short_searches_is_continued(cls, monkeypatch):
 
 
 @each
-def test_a_start_where_the_bound_cannot_be_computed_is_passed_over(cls, monkeypatch):
+def test_starts_without_a_bound_are_skipped(cls, monkeypatch):
     X, y = map(torch.tensor, make_data(25))
     expected, original = cls(X, y).fit().value, variational.VariationalGP._search
     failed = []
@@ -74,9 +74,9 @@ def test_a_start_where_the_bound_cannot_be_computed_is_passed_over(cls, monkeypa
 
 @each
 def test_progress_counts_all_searches_and_never_falls(cls):
-    told = []
-    report = cls(*map(torch.tensor, make_data(25))).fit(progress=lambda count, best: told.append((count, best)))
-    counts, values = zip(*told, strict=True)
+    reports = []
+    report = cls(*map(torch.tensor, make_data(25))).fit(progress=lambda count, best: reports.append((count, best)))
+    counts, values = zip(*reports, strict=True)
     assert all(np.diff(counts) > 0)
     assert all(np.diff(values) >= -1e-9)
     assert counts[-1] <= report.evaluations
@@ -87,16 +87,16 @@ def test_progress_counts_all_searches_and_never_falls(cls):
 @pytest.mark.parametrize("when", [3, 12, 20])
 def test_an_interrupt_leaves_the_best_of_all_searches(cls, when):
     model = cls(*map(torch.tensor, make_data(20)))
-    told = []
+    reports = []
 
     def interrupt(count, best):
-        told.append(best)
-        if len(told) == when:
+        reports.append(best)
+        if len(reports) == when:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         model.fit(progress=interrupt)
-    assert model.elbo().item() == pytest.approx(max(told), abs=1e-6)
+    assert model.elbo().item() == pytest.approx(max(reports), abs=1e-6)
 
 
 @each

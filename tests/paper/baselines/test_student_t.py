@@ -121,7 +121,7 @@ def test_gradient_is_the_one_of_central_differences(nu, monkeypatch):
     assert_gradient_by_differences(model)
 
 
-def test_from_the_best_posterior_there_is_nothing_left_to_gain():
+def test_no_step_improves_the_best_posterior():
     model, _, _ = make_model(n=30, noise=0.001, nu=2.1)
     best = model.elbo().item()
     settle(model)
@@ -168,7 +168,7 @@ def test_predictive_densities_integrate_to_one_and_have_the_moments_of_the_poste
     assert (density * (grid - mean) ** 2).sum().item() == pytest.approx(observed.variance.item(), rel=1e-3)
 
 
-def test_predictive_density_wants_one_observation_for_each_input():
+def test_predictive_density_needs_one_observation_for_each_input():
     model, X, y = make_model()
     assert model.log_predictive_density(X, y).shape == (14,)
     with pytest.raises(ValueError, match=r"y must have shape \(14,\)"):
@@ -188,12 +188,12 @@ def test_degrees_of_freedom_are_learned_unless_given():
 
 
 @pytest.mark.parametrize("value", [2.0, 0.0, float("nan"), 1e7])
-def test_degrees_of_freedom_out_of_range_are_an_error(value):
+def test_degrees_of_freedom_out_of_range_raise(value):
     with pytest.raises(ValueError, match=r"degrees_of_freedom must be between 2\.1 and 1e\+06"):
         StudentTGP(torch.zeros(3, 1), torch.zeros(3), degrees_of_freedom=value)
 
 
-def test_an_observation_of_any_size_leaves_the_rest_alone():
+def test_an_observation_of_any_size_does_not_affect_the_rest():
     X, y = make_data(20, outliers=0)
     y[3] = 1e300
     model, without = (

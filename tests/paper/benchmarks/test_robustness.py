@@ -65,19 +65,19 @@ def figures(robustness, records):
 @pytest.mark.slow
 def test_a_second_run_makes_nothing_and_the_page_names_the_bars(robustness, tmp_path):
     optional("matplotlib")
-    path, told = tmp_path / "judge.jsonl", []
+    path, reports = tmp_path / "judge.jsonl", []
 
     def run():
-        told.clear()
+        reports.clear()
         kinds, methods = ("none", "two-sided 15 %"), ("clean", "learned")
-        return robustness.run(path, ["growing_noise"], kinds, 1, methods, lambda *counts: told.append(counts))
+        return robustness.run(path, ["growing_noise"], kinds, 1, methods, lambda *counts: reports.append(counts))
 
     assert run() == []
-    assert told[0] == (0, 3)  # the clean GP is the same for both kinds of errors
+    assert reports[0] == (0, 3)  # the clean GP is the same for both kinds of errors
     content = path.read_bytes()
     assert len(list(RecordFile(path))) == 3
     assert run() == []
-    assert told == [(3, 3)]
+    assert reports == [(3, 3)]
     assert path.read_bytes() == content
 
     page = tmp_path / "docs" / "benchmark.md"
@@ -98,7 +98,7 @@ def test_every_method_is_scored(robustness, few_rows, method):
     assert flags == (method in ("learned", "mixture", "winsorized"))
 
 
-def test_the_clean_gp_does_not_see_the_errors(robustness, few_rows):
+def test_the_clean_gp_is_fitted_without_outliers(robustness, few_rows):
     clean, without = (
         robustness.run_one({"data": "growing_noise", "kind": kind, "split": 0, "method": method})
         for kind, method in (("two-sided 35 %", "clean"), ("none", "plain"))
@@ -122,7 +122,7 @@ def test_bars_are_figures_of_the_cells(robustness):
     assert found["CPU time over the plain GP's: median of cells"] == (pytest.approx(2.0), "met")
 
 
-def test_a_prediction_that_is_not_finite_is_the_worst_of_all(robustness):
+def test_a_prediction_that_is_not_finite_ranks_last(robustness):
     found = figures(robustness, made_up(robustness, lambda name, kind: math.nan if kind == "none" else 1.0, math.nan))
     assert found["error, none: worst cell"] == (math.inf, "**missed**")
     assert found["density minus the plain GP's, none: mean"] == (math.inf, "**missed**")
@@ -147,7 +147,7 @@ def test_the_best_method_is_in_bold_and_missing_runs_are_noted(robustness):
     assert f"Student-t GP {len(robustness.JUDGE)}." in robustness.page(lacking, "judge", None)
 
 
-def test_unknown_names_are_refused(robustness, capsys):
+def test_unknown_names_raise(robustness, capsys):
     with pytest.raises(SystemExit):
         robustness.main(["run", "--methods", "plain,magic"])
     assert "unknown: magic" in capsys.readouterr().err

@@ -42,7 +42,7 @@ class TestEvery:
         assert np.array_equal(result.y[~result.mask], y[~result.mask])
         assert (result.y != y)[result.mask].all()
 
-    def test_the_share_of_altered_rows_is_the_one_asked_for(self, contamination, data):
+    def test_the_share_of_altered_rows_is_the_given_one(self, contamination, data):
         assert contamination(*data, np.random.default_rng(1)).mask.sum() == (0 if contamination == Clean() else N // 10)
         if contamination != Clean():
             more = dataclasses.replace(contamination, share=0.25)
@@ -141,7 +141,7 @@ class TestFocused:
     def test_the_published_cluster_surrounds_the_medians_and_lies_lower(self, data):
         X, y = data
         result = Focused(published=True)(X, y, np.random.default_rng(0))
-        middle = np.argsort(X, axis=0)[N // 2]  # without ties, every sort says the same
+        middle = np.argsort(X, axis=0)[N // 2]  # without ties, every sort gives the same order
         for column in range(D):
             spread = 0.1 * D * np.median(np.abs(X[:, column] - np.median(X[:, column])))
             check_spread((result.X[result.mask, column] - X[middle[column], column]) / spread, -0.5, 0.5)
@@ -234,12 +234,12 @@ def test_arguments_out_of_range_are_named(make, message):
         (np.zeros((3, 1)), np.array([0, 0, np.inf]), "y must be finite: it is not in row 2"),
     ],
 )
-def test_data_that_cannot_be_contaminated_are_refused(X, y, message):
+def test_data_that_cannot_be_contaminated_raise(X, y, message):
     with pytest.raises(ValueError, match=message):
         Uniform()(X, y, np.random.default_rng(0))
 
 
-def test_a_seed_in_place_of_a_generator_is_refused():
+def test_a_seed_in_place_of_a_generator_raises():
     with pytest.raises(TypeError, match=r"rng must be a numpy\.random\.Generator, got int"):
         Uniform()(np.zeros((3, 1)), np.zeros(3), 0)
 

@@ -94,7 +94,7 @@ def test_a_missing_file_is_named_with_its_place():
 
 
 @pytest.mark.usefixtures("no_network")
-def test_without_a_network_openml_data_are_asked_for_as_a_file():
+def test_without_a_network_the_error_names_the_file():
     with pytest.raises(DataError, match=r"OpenML data 531 \(.*no network.*\): put boston\.csv into the folder"):
         load("boston")
 
@@ -114,7 +114,7 @@ def test_unavailable_data_are_reported_with_a_remedy(data_home, tmp_path):
         unavailable(["moon"])
 
 
-def test_a_folder_that_does_not_exist_is_an_error(monkeypatch, tmp_path):
+def test_a_folder_that_does_not_exist_raises(monkeypatch, tmp_path):
     with pytest.raises(DataError, match=r"home names '.*nowhere', which is not a folder"):
         load("boston", home=tmp_path / "nowhere")
     monkeypatch.setenv("RCGP_DATA_HOME", str(tmp_path / "nowhere"))
@@ -122,7 +122,7 @@ def test_a_folder_that_does_not_exist_is_an_error(monkeypatch, tmp_path):
         load("boston")
 
 
-def test_a_file_with_one_changed_digit_is_refused_with_both_checksums(data_home, tmp_path):
+def test_a_file_with_one_changed_digit_raises_with_both_checksums(data_home, tmp_path):
     content = (data_home / "telef.csv").read_bytes().replace(b"0.44", b"0.45", 1)
     (tmp_path / "telef.csv").write_bytes(content)
     with pytest.raises(
@@ -131,43 +131,43 @@ def test_a_file_with_one_changed_digit_is_refused_with_both_checksums(data_home,
         load("telef", home=tmp_path)
 
 
-def test_a_truncated_file_is_refused(data_home, tmp_path):
+def test_a_truncated_file_raises(data_home, tmp_path):
     (tmp_path / "telef.csv").write_bytes((data_home / "telef.csv").read_bytes()[:-9])
     with pytest.raises(DataError, match="SHA-256"):
         load("telef", home=tmp_path)
 
 
-def test_a_folder_in_place_of_a_file_is_an_error_of_this_room(tmp_path):
+def test_a_folder_in_place_of_a_file_raises_a_data_error(tmp_path):
     (tmp_path / "telef.csv").mkdir()
     with pytest.raises(DataError, match="cannot be read"):
         load("telef", home=tmp_path)
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones():
+def test_an_unknown_name_raises_with_the_known_ones():
     with pytest.raises(ValueError, match=r"no data set 'bostn': name one of synthetic, boston, "):
         load("bostn")
 
 
 class TestOpenML:
-    """What OpenML sends is taken only if it is what the file holds."""
+    """Data of OpenML are used only if they equal the file."""
 
     @pytest.fixture
     def serve(self, monkeypatch):
-        """Makes fetch_openml answer with these columns, and keeps what it was asked."""
+        """Makes fetch_openml return these columns, and keeps its arguments."""
 
         def serve(columns, categories=None):
             def fetch_openml(**arguments):
-                asked.update(arguments)
+                requested.update(arguments)
                 return {
                     "data": np.column_stack(list(columns.values())),
                     "feature_names": list(columns),
                     "categories": categories or {},
                 }
 
-            asked = {}
+            requested = {}
             monkeypatch.delenv("RCGP_DATA_HOME", raising=False)
             monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch_openml)
-            return asked
+            return requested
 
         return serve
 
@@ -178,9 +178,9 @@ class TestOpenML:
         return {"MEDV": data.y, **{name: data.X[:, column] for column, name in enumerate(data.feature_names)}}
 
     def test_the_same_numbers_make_the_same_data_set(self, serve, boston, data_home):
-        asked = serve(boston)
+        requested = serve(boston)
         fetched, read = load("boston"), load("boston", home=data_home)
-        assert asked["data_id"] == 531
+        assert requested["data_id"] == 531
         assert np.array_equal(fetched.X, read.X)
         assert np.array_equal(fetched.y, read.y)
         assert fetched.feature_names == read.feature_names
@@ -198,12 +198,12 @@ class TestOpenML:
         serve({**columns, "heating_load": data.y, "cooling_load": data.y + 1})
         assert np.array_equal(load("energy").y, data.y)
 
-    def test_another_row_order_is_refused(self, serve, boston):
+    def test_another_row_order_raises(self, serve, boston):
         serve({name: column[::-1] for name, column in boston.items()})
         with pytest.raises(DataError, match=r"531 does not hold the numbers of data set 'boston': put boston\.csv"):
             load("boston")
 
-    def test_a_missing_column_is_refused(self, serve, boston):
+    def test_a_missing_column_raises(self, serve, boston):
         serve({name: column for name, column in boston.items() if name != "TAX"})
         with pytest.raises(DataError, match="does not hold the numbers"):
             load("boston")
@@ -213,7 +213,7 @@ class TestOpenML:
         assert load("kin8nm", home=data_home).X.shape == (8192, 8)
 
 
-def test_the_checksum_of_numbers_does_not_tell_zero_from_minus_zero():
+def test_the_checksum_of_numbers_is_the_same_for_minus_zero():
     zeros = np.zeros((2, 2))
     assert numbers_checksum(zeros) == numbers_checksum(-zeros) != numbers_checksum(zeros + 1e-300)
 

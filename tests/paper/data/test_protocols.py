@@ -200,7 +200,7 @@ def test_data_given_as_such_are_not_changed():
     assert np.array_equal(data.y, y)
 
 
-def test_a_problem_says_where_its_data_came_from():
+def test_a_problem_names_the_source_of_its_data():
     assert prepare(dataset(), Uniform()).source == "drawn"
 
 
@@ -220,7 +220,7 @@ def test_a_wrong_argument_is_named(arguments, message):
         prepare(*arguments)
 
 
-def test_too_few_rows_for_a_test_part_are_an_error():
+def test_too_few_rows_for_a_test_part_raise():
     data = dataset(5)
     with pytest.raises(ValueError, match="has 5 rows"):
         split(data)
@@ -240,7 +240,7 @@ def test_data_and_contaminations_of_another_kind_are_named():
         prepare("synthetic", Uniform)
 
 
-def test_a_protocol_says_which_data_it_means_by_a_name():
+def test_a_protocol_maps_names_to_data_sets():
     assert [protocol_data("boston", protocol) for protocol in PROTOCOLS] == ["boston", "boston_readfwf"]
     assert [protocol_data("yacht", protocol) for protocol in PROTOCOLS] == ["yacht", "yacht"]
 

@@ -11,7 +11,7 @@ NEEDED = ("djia_20130423_open_2min.csv", "djia_20130422_23_close_1min.csv")
 
 @pytest.fixture
 def data_home(monkeypatch):
-    """The folder of data files, for this process and those that it starts; without them a skip, or a failure in CI."""
+    """The folder of data files, for this process and its children; without it the test is skipped, or fails in CI."""
     named = os.environ.get("RCGP_DATA_HOME")
     home = Path(named) if named else Path(__file__).resolve().parents[4] / "shared" / "data"
     missing = [name for name in NEEDED if not (home / name).is_file()]

@@ -243,7 +243,7 @@ def test_times_are_medians_of_rounds_in_rotating_order(index, first, monkeypatch
 
 
 def test_the_data_of_each_run_are_those_that_it_loads(monkeypatch):
-    """So that what is missing can be told before anything is run."""
+    """So that missing data can be reported before anything is run."""
     published = Options(protocol="published", splits=1)
     for name in ("table1", "table2", "table_c_loo", "table_sparse"):
         found = {config["data"]: EXPERIMENTS[name].data_of(config) for config in EXPERIMENTS[name].configs(published)}
@@ -251,13 +251,13 @@ def test_the_data_of_each_run_are_those_that_it_loads(monkeypatch):
         paper = EXPERIMENTS[name].configs(Options(splits=1))
         assert all(EXPERIMENTS[name].data_of(config) == config["data"] for config in paper)
         assert EXPERIMENTS[name].data_of({"index": 0}) is None
-    asked = []
+    requested = []
 
     class EnoughError(Exception):
         pass
 
     def ask(name):
-        asked.append(name)
+        requested.append(name)
         raise EnoughError
 
     monkeypatch.setattr(figures, "load", ask)
@@ -266,8 +266,8 @@ def test_the_data_of_each_run_are_those_that_it_loads(monkeypatch):
     for config in crash.configs(Options()):
         with pytest.raises(EnoughError):
             crash.run(config)
-    assert asked == [crash.data_of(config) for config in crash.configs(Options())]
-    assert len(set(asked)) == 2
+    assert requested == [crash.data_of(config) for config in crash.configs(Options())]
+    assert len(set(requested)) == 2
 
 
 def test_figure_1_is_of_the_data_and_the_robust_model_is_nearer_to_the_truth():

@@ -85,7 +85,7 @@ def test_regret_is_that_of_clean_values_and_counts_no_first_points(runs):
         assert ((seen > 0.99) == np.array(values["outlier"])).all()
 
 
-def test_a_run_is_the_same_again_but_for_its_seconds_and_fits_in_a_record(runs):
+def test_a_run_is_reproducible_except_for_its_seconds(runs):
     again = run(method="gp")
     for key in set(again) - {"fit_seconds", "acquisition_seconds"}:
         assert again[key] == runs["gp"][key]
@@ -109,11 +109,11 @@ def test_the_papers_threshold_is_that_of_the_function(monkeypatch):
     optional("botorch")
     from rcgp_paper.experiments import trials
 
-    asked = []
-    monkeypatch.setattr(trials, "fit_rcgp_as_in_paper", lambda c: asked.append(c) or trials.fit_gp)
+    thresholds = []
+    monkeypatch.setattr(trials, "fit_rcgp_as_in_paper", lambda c: thresholds.append(c) or trials.fit_gp)
     run(method="rcgp_paper", steps=1)
     run(method="rcgp_paper", steps=1, function="camel")
-    assert asked == [2.0, 1.0]
+    assert thresholds == [2.0, 1.0]
 
 
 def test_a_t_gp_continues_after_a_failed_fit_and_reports_it(monkeypatch):
@@ -130,7 +130,7 @@ def test_a_t_gp_continues_after_a_failed_fit_and_reports_it(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_was_run_is_not_run_again(tmp_path):
+def test_recorded_runs_are_not_repeated(tmp_path):
     optional("botorch")
     experiment, quick = EXPERIMENTS["table_bo"], Options(quick=True)
     part = Options(quick=True, methods=("gp",))

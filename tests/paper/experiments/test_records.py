@@ -28,7 +28,7 @@ def file(tmp_path):
     return file
 
 
-def test_records_come_back_as_they_were(file):
+def test_records_are_restored_as_they_were(file):
     assert list(file) == [make_record(index) for index in range(3)]
     assert file.read()[1] == []
     assert len(file.path.read_text().splitlines()) == 3
@@ -63,7 +63,7 @@ def test_a_line_cut_short_is_set_aside_and_the_rest_kept(file, cut):
     lines = whole.splitlines(keepends=True)
     assert file.path.read_bytes() == b"".join(lines[:2])
     assert aside.read_bytes() == lines[2][:-cut] + b"\n"
-    assert file.set_aside() == file.read()[1] == []  # told of once
+    assert file.set_aside() == file.read()[1] == []  # reported once
     file.append(make_record(2))
     assert list(file) == [make_record(index) for index in range(3)]
 

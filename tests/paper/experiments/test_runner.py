@@ -133,18 +133,18 @@ def run(config):
 
 @pytest.mark.slow
 def test_a_failed_run_is_reported_and_tried_again(tmp_path):
-    experiment, told = Experiment("some", "some", configs, run), []
+    experiment, reports = Experiment("some", "some", configs, run), []
     for _ in range(2):
         records, failures, _ = run_experiment(
-            experiment, Options(splits=4), tmp_path, jobs=2, progress=lambda done, total: told.append((done, total))
+            experiment, Options(splits=4), tmp_path, jobs=2, progress=lambda done, total: reports.append((done, total))
         )
         assert [record.config["index"] for record in records] == [0, 2, 3]
         assert [(failure.config, failure.error) for failure in failures] == [
             ({"index": 1}, "ValueError: this one fails")
         ]
-    assert told[-1] == (4, 4)
-    assert told[0] == (0, 4)
-    assert (3, 4) in told[5:]  # the second time three are there from the beginning
+    assert reports[-1] == (4, 4)
+    assert reports[0] == (0, 4)
+    assert (3, 4) in reports[5:]  # the second time three are there from the beginning
     assert os.getpid() not in {record.values["process"] for record in records}
 
 
@@ -155,15 +155,15 @@ def _slow(config):
 
 def test_progress_is_reported_while_no_run_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_TICK", 0.02)
-    told = []
+    reports = []
     experiment = Experiment("some", "some", configs, _slow)
     records, failures, _ = run_experiment(
-        experiment, Options(splits=1), tmp_path, progress=lambda done, total: told.append((done, total))
+        experiment, Options(splits=1), tmp_path, progress=lambda done, total: reports.append((done, total))
     )
     assert (len(records), failures) == (1, [])
-    assert told[0] == (0, 1)
-    assert told.count((0, 1)) > 5
-    assert told.count((1, 1)) == 1
+    assert reports[0] == (0, 1)
+    assert reports.count((0, 1)) > 5
+    assert reports.count((1, 1)) == 1
 
 
 def _by_parity(config):
@@ -172,17 +172,17 @@ def _by_parity(config):
 
 def test_runs_without_their_data_are_left_out_and_recorded_ones_are_not(tmp_path):
     recorded(tmp_path, [{"index": 1}])
-    experiment, told = Experiment("some", "some", configs, _process, data_of=_by_parity), []
+    experiment, reports = Experiment("some", "some", configs, _process, data_of=_by_parity), []
     records, failures, _ = run_experiment(
         experiment,
         Options(splits=5),
         tmp_path,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reports.append((done, total)),
         without=("odd",),
     )
     assert failures == []
     assert [record.config["index"] for record in records] == [0, 1, 2, 4]
-    assert (told[0], told[-1]) == ((1, 4), (4, 4))
+    assert (reports[0], reports[-1]) == ((1, 4), (4, 4))
     assert runs_to_make(experiment, Options(splits=5), tmp_path) == [{"index": 3}]
     # Recorded runs cannot be made again without their data either.
     redone, failures, _ = run_experiment(experiment, Options(), tmp_path, redo="all", without=("odd", "even"))
@@ -252,15 +252,15 @@ def _deadly(config):
 
 @pytest.mark.slow
 def test_a_process_that_dies_is_a_failure_and_the_others_continue(tmp_path):
-    experiment, told = Experiment("some", "some", configs, _deadly), []
+    experiment, reports = Experiment("some", "some", configs, _deadly), []
     records, failures, _ = run_experiment(
-        experiment, Options(splits=4), tmp_path, progress=lambda done, total: told.append((done, total))
+        experiment, Options(splits=4), tmp_path, progress=lambda done, total: reports.append((done, total))
     )
     assert [record.config["index"] for record in records] == [0, 2, 3]
     assert [(failure.config, failure.error) for failure in failures] == [
         ({"index": 1}, "the process died; out of memory?")
     ]
-    assert told[-1] == (4, 4)
+    assert reports[-1] == (4, 4)
 
 
 def _always_deadly(config):

@@ -46,7 +46,7 @@ def test_what_is_fitted_and_what_is_held(method, weight, held, objective, protoc
     if weight is InverseMultiquadric:
         c = model.hyperparameters()["weight.c"].item()
         assert c == pytest.approx(np.quantile(residual, 0.95 if protocol == "paper" else 0.9), rel=0.02)
-    # All see the same rows, and as many as asked for.
+    # All have the same points, in the requested number.
     points = model.inducing_points
     assert points.shape == (30, 1)
     assert torch.equal(points, fitted("svgp", problem, inducing=30)[0].inducing_points)

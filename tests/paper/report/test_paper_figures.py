@@ -177,7 +177,7 @@ def test_every_figure_is_described_here():
 @pytest.mark.parametrize("name", PANELS)
 def test_every_panel_has_its_series_its_axes_and_a_legend(name, records_of):
     figure = DRAWINGS[name](records_of(name))
-    told = {text.get_text() for legend in legends_of(figure) for text in legend.get_texts()}
+    labelled = {text.get_text() for legend in legends_of(figure) for text in legend.get_texts()}
     assert len(figure.axes) == len(PANELS[name])
     for axis, (xlabel, ylabel, title, labels) in zip(figure.axes, PANELS[name], strict=True):
         assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_title()) == (xlabel, ylabel, title)
@@ -186,7 +186,7 @@ def test_every_panel_has_its_series_its_axes_and_a_legend(name, records_of):
         # In the range of Figure 4 there may be a single outlier; the others are arrows.
         fewest = {label: 1 if (name, label) == ("figure_varying_c", "outlier") else 2 for label in labels}
         assert all(len(data) >= fewest[label] and np.isfinite(data).all() for label, data in series.items())
-        assert told >= set(labels)
+        assert labelled >= set(labels)
 
 
 @pytest.mark.parametrize("name", PANELS)
@@ -205,14 +205,14 @@ def test_no_text_is_cut_off_and_no_legend_lies_on_another_text(name, records_of)
 
 
 @pytest.mark.parametrize("name", PANELS)
-def test_letters_can_be_read_at_the_width_of_a_page(name, records_of):
+def test_text_is_legible_at_page_width(name, records_of):
     figure = DRAWINGS[name](records_of(name))
     width = figure.get_size_inches()[0]
     assert min(text.get_fontsize() for text in shown_texts(figure)) * min(1.0, 7.0 / width) >= 8.0
 
 
 @pytest.mark.parametrize("name", ["figure_synthetic", "figure_flash_crash", "figure_prior_mean"])
-def test_a_legend_says_what_the_bands_are_and_lies_on_no_data(name, records_of):
+def test_the_legend_explains_bands_and_covers_no_data(name, records_of):
     figure = DRAWINGS[name](records_of(name))
     figure.draw_without_rendering()
     (legend,) = legends_of(figure)

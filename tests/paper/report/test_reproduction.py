@@ -92,7 +92,7 @@ def test_a_single_run_has_no_deviation_and_no_standard_errors():
     assert mae.note == "One run in each cell; behind a slash the paper's mean; the best of each row in bold."
 
 
-def test_values_that_are_not_finite_are_counted_and_spoil_no_table():
+def test_values_that_are_not_finite_are_counted_in_the_table():
     mae = accuracy_tables(accuracy_records([0.2, math.nan, 0.3, math.inf]))[0][0]
     apart = standard_errors_apart([0.2, 0.3], (0.36, 0.16))
     assert mae.rows[1][1] == f"0.250 (0.071), 2 not finite / 0.36, {apart:+.1f} se"
@@ -168,7 +168,7 @@ def test_a_record_that_fits_no_table_is_left_out_with_a_notice(config, tmp_path)
     assert time_tables([timed, timed]) == ([], [f"table2: 2 records have no place in the tables, such as {timed.key}"])
 
 
-def test_records_of_odd_values_make_no_table_and_spoil_no_page(tmp_path):
+def test_records_of_invalid_values_are_left_out_of_the_page(tmp_path):
     config = {"data": "boston", "contamination": "clean", "protocol": "paper", "index": 0}
     odd = make_record("table2", config, {"seconds": {"gp": "soon"}, "ratio": {"gp": "soon"}})
     uneven = make_record("figure_outliers", {"index": 0}, EXPERIMENTS["figure_outliers"].run({"index": 0}))
@@ -255,7 +255,7 @@ def test_the_table_of_sparse_models_has_the_papers_ten_repetitions_and_what_is_h
     assert "held at 0.01" not in accuracy_tables(accuracy_records())[0][0].note
 
 
-def test_a_figure_of_many_runs_tells_how_many_and_is_drawn_from_all(tmp_path):
+def test_a_figure_of_many_runs_shows_all_and_their_number(tmp_path):
     methods = ("svgp", "svgp-noise", "rcsvgp", "rcsvgp-loo")
     values = {"seconds": dict.fromkeys(methods, 1.0), "rmse": dict.fromkeys(methods, 0.5)}
     configs = EXPERIMENTS["figure_sparse"].configs(Options(splits=4))
@@ -272,7 +272,7 @@ def test_a_figure_of_many_runs_tells_how_many_and_is_drawn_from_all(tmp_path):
     assert notices[0].startswith("figure_sparse: its record cannot be drawn (KeyError: 'n')")
 
 
-def test_tables_escape_what_html_would_take_for_markup():
+def test_tables_escape_html():
     table = Table("<b>", ["", "<i>"], [["<u>"], ["a", "<s>"]], "x < y")
     html = table.html()
     assert not re.search(r"<(b|i|u|s)>", html)
@@ -330,7 +330,7 @@ def test_the_page_holds_everything_in_one_file(tmp_path, browser):
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_the_page_fits_its_window_and_what_is_too_wide_scrolls_by_itself(width, tmp_path, browser):
+def test_the_page_fits_its_window_and_wide_parts_scroll(width, tmp_path, browser):
     weights, outliers = (
         make_record(name, {"index": 0}, EXPERIMENTS[name].run({"index": 0}))
         for name in ("figure_weights", "figure_outliers")

@@ -1,4 +1,4 @@
-"""Baselines: the GPs that a robust one is compared with. Each predicts as :class:`rcgp.RCGP` does and has a ``fit``.
+"""Baselines: GPs to compare with a robust one. Each predicts as :class:`rcgp.RCGP` does and has a ``fit``.
 
 GaussianGP          the ordinary GP, by marginal likelihood
 StudentTGP          Student-t noise, variational posterior: the paper's t-GP

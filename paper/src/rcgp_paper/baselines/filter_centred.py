@@ -1,12 +1,13 @@
-"""ST-RCGP's rule (Laplante et al., 2025, arXiv 2502.02450): weights centred on a Kalman filter's own predictions.
+"""ST-RCGP's rule (Laplante et al., 2025, arXiv 2502.02450): weights centred on the predictions of a Kalman filter.
 
-Row by row in the order of time, with the prediction N(f, v) of the function from the rows before, the residual e is
-weighed by an inverse multiquadric around f, whose threshold is the predicted standard deviation of the observation:
+Rows are processed in the order of time. With the prediction N(f, v) of the function from the rows before, the weight
+of a residual e is an inverse multiquadric around f, with the predicted standard deviation of the observation as
+threshold:
 
     w̃² = 1 / (1 + (e − f)²/c²),        c² = v + σ²,        ∂_y log w̃² = −2 (e − f) / (c² + (e − f)²),
 
-f and c taken as constants in y. The filter observes the pseudo-data of Prop. 3.1, z = e − σ² ∂_y log w̃² with noise
-variance σ²/w̃², and so does the smoother that follows. A weight never sees the rows after its own.
+with f and c constant in y. The filter observes the pseudo-data of Prop. 3.1, z = e − σ² ∂_y log w̃² with noise
+variance σ²/w̃², and so does the smoother. A weight does not depend on later rows.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class FilterCentredGP(StateSpaceRCGP):
             return TrainingTerms(e, w, slope, noise, noise, pseudo_data(e, w, slope, noise))
 
     def weights(self) -> Tensor:
-        """Weight w̃ of each training row, ``n``: 1 where an observation is as the filter predicts it."""
+        """Weight w̃ of each training row, ``n``: 1 for an observation that equals its prediction."""
         return self.training_terms().weight
 
     def _predictions(self, residual: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -59,7 +59,7 @@ class WinsorizedGP(GaussianGP):
     """An ordinary GP on observations clipped at Tukey's fences, as Ax clips them by default.
 
     The fences are Q₁ − 1.5 (Q₃ − Q₁) and Q₃ + 1.5 (Q₃ − Q₁), with the quartiles Q₁ rounded down and Q₃ up to an
-    observation. Ax clips on the side that an optimiser fears; a regression clips on both. ``train_y`` holds the clipped
+    observation. Ax clips the worse side for an optimiser; a regression clips both. ``train_y`` holds the clipped
     observations.
 
     Args:
@@ -130,8 +130,8 @@ class RelevancePursuitGP(RCGP):
             outliers that were compared. Cost O(n³) for each of many evaluations.
 
         Raises:
-            ImportError: where BoTorch is not installed.
-            FitError: where BoTorch gives up; the model is unchanged.
+            ImportError: if BoTorch is not installed.
+            FitError: if the fit by BoTorch fails; the model is unchanged.
         """
         began = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():
@@ -147,7 +147,7 @@ class RelevancePursuitGP(RCGP):
             converged=True,
             message=f"{compared} numbers of outliers compared by BoTorch",
             starts=(value,),
-            hyperparameters={key: entry.reshape(-1).tolist() for key, entry in self.hyperparameters().items()},
+            hyperparameters=self.listed_hyperparameters(),
         )
 
     def _pursue(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""MO-RCGP's rule: inverse multiquadric weights of cells, centred on what the other outputs of their row predict.
+"""MO-RCGP's rule: inverse multiquadric weights of cells, centred on the prediction from other outputs.
 
 With B the prior covariance of the outputs at one input, Σ the diagonal matrix of their noise variances and μ the prior
 mean, the centre of output d in row i is, over the other observed outputs −d of the row,
@@ -54,9 +54,9 @@ class RowCentredGP(MultiOutputRCGP):
         centres = []
         for d in range(T):
             used = observed.clone()
-            used[:, d] = False  # n x T: the outputs that tell
+            used[:, d] = False  # n x T: the other observed outputs
             known = used.unsqueeze(-1) & used.unsqueeze(-2)
-            M = torch.where(known, A, torch.eye(T, dtype=A.dtype))  # others are as good as absent
+            M = torch.where(known, A, torch.eye(T, dtype=A.dtype))  # missing outputs decouple
             solved = torch.linalg.solve(M, torch.where(used, table, 0.0).unsqueeze(-1)).squeeze(-1)
             centres.append((torch.where(used, B[d], 0.0) * solved).sum(dim=-1))
         return torch.stack(centres, dim=-1)[observed]

@@ -28,8 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rcgp.core.exact import ExactPosterior
-from rcgp.core.linalg import NotPositiveDefiniteError, posterior_variance, scaled_cholesky
+from rcgp.core.exact import ExactPosterior, posterior_variance
+from rcgp.core.linalg import NotPositiveDefiniteError, scaled_cholesky
 from rcgp.weights import smallest_weight
 
 __all__ = ["SitePosterior", "Sites", "SolvedSites", "Step", "ascend", "solve_sites"]
@@ -53,13 +53,13 @@ class Sites(NamedTuple):
     shift: Tensor
 
     def towards(self, other: Sites, step: float) -> Sites:
-        """The sites a share of the way to others: a natural-gradient step of that length."""
+        """Sites between these and others: a natural-gradient step of that length."""
         return Sites(*(torch.lerp(a, b, step) for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
 class SitePosterior(ExactPosterior):
-    """A posterior that can predict anywhere; H, ``n x p``, is what p negative sites take off (K + Λ⁻¹)⁻¹."""
+    """A posterior that predicts at any input; H Hᵀ, H ``n x p``, is the part of p negative sites in (K + Λ⁻¹)⁻¹."""
 
     H: Tensor
 
@@ -114,7 +114,7 @@ def solve_sites(K: Tensor, sites: Sites) -> SolvedSites:
     """
     precision, shift = sites.precision, sites.shift
     negative = (precision < 0).nonzero().squeeze(-1)
-    # Small compared to any precision that matters, but not zero: it is divided by.
+    # Not zero, for the division, but smaller than any precision that matters.
     smallest = smallest_weight(K.dtype)
     s = precision.clamp_min(smallest).sqrt().index_fill(0, negative, 0.0)
     t = (shift / s).index_fill(0, negative, 0.0)
@@ -131,7 +131,7 @@ def solve_sites(K: Tensor, sites: Sites) -> SolvedSites:
     mean = K @ alpha
     # tr(K⁻¹V) = n − Σ λ_i V_ii, and log det(K V⁻¹) = log det(I + ΛK).
     from_mean, from_variance = 0.5 * (alpha @ mean), 0.5 * (log_det - precision @ variance)
-    # Neither part of a divergence is negative. Where rounding makes one so, the bound is wrong and attracts the search.
+    # Neither part is negative. If rounding makes one negative, the bound is wrong and attracts the search.
     if float(torch.minimum(from_mean, from_variance)) < -_ROUNDING * K.shape[0]:
         raise NotPositiveDefiniteError("rounding errors outweigh the divergence from the prior")
     divergence = from_mean + from_variance
@@ -149,7 +149,7 @@ class _Widening(NamedTuple):
 
 
 def _add_negative_sites(K: Tensor, L: Tensor, s: Tensor, alpha: Tensor, negative: Tensor, sites: Sites) -> _Widening:
-    """Condition what the positive sites left, of covariance Σ, on the p negative ones. Cost n²p.
+    """Condition the posterior of the positive sites, of covariance Σ, on the p negative sites. Cost n²p.
 
     With D = diag(|λ|^½) and C = I − DΣD at the negative sites, and G = K⁻¹Σ their columns of I − SPSK:
     H = G D C^(-½), and α grows by Gγ, where γ = b − λ·mean solves (I − D²Σ) γ = b + D² mean of the positive sites.
@@ -243,7 +243,7 @@ class _Memory:
             torch.stack([now - then for then in before], dim=-1)
             for now, before in zip((x, r), zip(*self._steps, strict=True), strict=True)
         )
-        if not bool(dr.isfinite().all()):  # which LAPACK does not survive
+        if not bool(dr.isfinite().all()):  # LAPACK needs finite numbers
             return None
         gamma = torch.linalg.lstsq(dr.cpu(), r.cpu().unsqueeze(-1), driver="gelsd").solution.squeeze(-1).to(x)
         precision, shift = (x + r - (dx + dr) @ gamma).reshape(2, -1) * self._units

@@ -1,4 +1,4 @@
-"""Gaussian processes with a likelihood that is not Gaussian, by variational inference: what two baselines share.
+"""Gaussian processes with a likelihood that is not Gaussian, by variational inference: base of two baselines.
 
 The posterior of f is approximated by the Gaussian q that maximises the bound
 
@@ -212,7 +212,7 @@ class VariationalGP(RCGP):
         return 0
 
     def _move_to_ordinary_gp(self, max_iterations: int) -> int:
-        """Fit an ordinary GP from the present hyperparameters and take its own; keep them where that fit fails."""
+        """Take the hyperparameters of an ordinary GP fitted from the present ones; keep these if that fit fails."""
         evaluations = 0
         # It shares the kernel and the mean.
         noise = float(self.noise.detach())
@@ -264,7 +264,7 @@ class VariationalGP(RCGP):
     def _first_step(self, take: Callable[[Sites], Step], precision: Tensor) -> Step:
         """The end of the last fit, or else an ordinary GP on clipped observations."""
         if self.latent_moments is not None:
-            # It fails where negative precisions belong to other hyperparameters.
+            # It fails if negative precisions belong to other hyperparameters.
             with suppress(NotPositiveDefiniteError):
                 return take(self._best_sites(*self.latent_moments)[1])
         residual = self.residual()

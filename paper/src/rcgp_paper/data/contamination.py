@@ -203,7 +203,7 @@ class Constant(_OfShare):
     """A stuck sensor: a run of consecutive rows all report the same value.
 
     Args:
-        value: what they report, in the units of y. ``None``: the last reading before the run.
+        value: the repeated value, in the units of y. ``None``: the last reading before the run.
     """
 
     value: float | None = None
@@ -216,7 +216,7 @@ class Constant(_OfShare):
     def _alter(self, X: FloatArray, y: FloatArray, rng: np.random.Generator) -> RowArray:
         rows = self._consecutive(y.size, rng, earliest=1)
         if rows.size > 0:
-            # A run of every row has no reading before it: it sticks at its own first one.
+            # A run of all rows has no reading before it and repeats its own first one.
             y[rows] = y[max(int(rows[0]) - 1, 0)] if self.value is None else self.value
         return rows
 

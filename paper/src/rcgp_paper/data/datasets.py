@@ -1,6 +1,6 @@
 """Data sets by name: the paper's, and others with real outliers; from a verified file, OpenML or a generator.
 
-A benchmark on silently different data is worse than none, so nothing is read unchecked: a file must have the SHA-256
+A benchmark on silently different data is worse than none, so everything is checked: a file must have the SHA-256
 checksum listed here, and OpenML must send the same numbers as that file. No data file is part of the package.
 """
 
@@ -165,8 +165,8 @@ def names() -> tuple[str, ...]:
 def load(name: str, *, home: str | os.PathLike[str] | None = None) -> Dataset:
     """A data set by its name.
 
-    A file is looked for in the folder ``home``, else in the one named by the environment variable ``RCGP_DATA_HOME``,
-    and must have the right checksum. Without one, ``boston``, ``energy`` and ``kin8nm`` come from OpenML through
+    Files are in the folder ``home``, else in the one named by the environment variable ``RCGP_DATA_HOME``, and must
+    have the right checksum. Without one, ``boston``, ``energy`` and ``kin8nm`` come from OpenML through
     scikit-learn, which keeps them in its cache. ``synthetic`` is generated.
 
     Args:
@@ -175,7 +175,7 @@ def load(name: str, *, home: str | os.PathLike[str] | None = None) -> Dataset:
 
     Raises:
         ValueError: for an unknown name.
-        DataError: where the data are missing or wrong; the message names the file to provide.
+        DataError: if the data are missing or wrong; the message names the file to provide.
 
     Example:
         >>> load("synthetic").X.shape
@@ -220,7 +220,7 @@ def _synthetic() -> Dataset:
 
     The paper prints N(0, 0.3) for the noise; its results, a mean absolute error of 0.09, need 0.1.
     The draw multiplies random numbers by singular vectors of the kernel matrix, whose signs depend on the last bits of
-    that matrix and on the LAPACK at hand. Here they are set to the authors', so that f is the same everywhere.
+    that matrix and on the LAPACK library. Here they are set to the authors', so that f is the same everywhere.
     """
     random = np.random.RandomState(321)  # the global generator that the authors seeded, as a local one
     x = np.linspace(0.0, 20.0, 300)
@@ -291,7 +291,7 @@ def _fetch(name: str, twin: OpenML, remedy: str) -> Dataset:
 
 
 def _columns(bunch: Any, wanted: tuple[str, ...]) -> FloatArray | None:
-    """The wanted columns of an OpenML answer as numbers, ``n x len(wanted)``; ``None`` where one is missing."""
+    """The wanted columns of an OpenML answer as numbers, ``n x len(wanted)``; ``None`` if one is missing."""
     titles = list(bunch["feature_names"])
     categories: Mapping[str, list[str]] = bunch.get("categories") or {}
     try:

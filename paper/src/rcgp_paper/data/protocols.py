@@ -114,7 +114,7 @@ def prepare(
 
     Raises:
         ValueError: for an unknown name or protocol, or a combination that does not exist.
-        DataError: where the data are not at hand.
+        DataError: if the data are missing or wrong.
 
     Example:
         >>> problem = prepare("synthetic", "uniform")
@@ -149,8 +149,8 @@ def prepare(
 
 
 def protocol_data(name: str, protocol: str) -> str:
-    """The data set, as :func:`rcgp_paper.data.load` calls it, that a protocol means by a name."""
-    # The authors' reader of the Boston file dropped digits, and their results are for what it read.
+    """The data set, as :func:`rcgp_paper.data.load` calls it, of that name in a protocol."""
+    # The authors' reader of the Boston file dropped digits, and their results are for these numbers.
     return "boston_readfwf" if (name, protocol) == ("boston", "published") else name
 
 
@@ -183,7 +183,7 @@ def _standardised(values: FloatArray, guard: float) -> FloatArray:
 
 
 def _named(contamination: str, dataset: str, protocol: str) -> Contamination:
-    """The contamination that a protocol means by a name."""
+    """The contamination of that name in a protocol."""
     if contamination not in CONTAMINATIONS:
         raise ValueError(f"there is no contamination {contamination!r}: name one of {', '.join(CONTAMINATIONS)}")
     if protocol == "paper":
@@ -210,7 +210,7 @@ def _published_start(d: int, index: int) -> InitialHyperparameters:
 
 
 def _check(protocol: str, index: int) -> None:
-    """Refuse an unknown protocol or an index that seeds nothing."""
+    """Raise a ValueError for an unknown protocol or an index that is no seed."""
     if protocol not in PROTOCOLS:
         raise ValueError(f"there is no protocol {protocol!r}: name one of {', '.join(PROTOCOLS)}")
     if not isinstance(index, SupportsIndex) or operator.index(index) < 0:

@@ -248,7 +248,7 @@ def _sparse(config: Config) -> dict[str, Any]:
 
 
 def _sparse_problem(n: int, index: int) -> Problem:
-    """n training rows with 10 % uniform outliers, and clean test rows; each index has a function of its own."""
+    """n training rows with 10 % uniform outliers, and clean test rows; each index has its own function."""
     rng = np.random.default_rng(index)
     function = _Function(rng)
     test_x = rng.uniform(0.0, _END, _TESTS)

@@ -1,7 +1,7 @@
 """The flash crash within two days, minute by minute: a plain GP and three robust ones on the same series.
 
 At its lowest the index is where it was at the end of the day before, close to the mean of both days: weights centred
-on a prior mean cannot tell the crash. It takes four minutes, so that each of them has a neighbour that agrees with it.
+on a prior mean cannot recognise the crash. It takes four minutes, so that each minute has a neighbour like it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def two_days() -> dict[str, Any]:
     second day. ``st_rcgp`` is ST-RCGP's rule at the hyperparameters of the GP. ``learned`` is ``RCGPSeries()``, whose
     kernel is a trend and a Matérn-3/2 process.
 
-    Two further runs say what a result hangs on: ST-RCGP's rule at the hyperparameters of ``learned``, and ``learned``
-    with the night taken out of the times, which makes the opening of the second day a jump within one minute.
+    Two further runs test the sensitivity: ST-RCGP's rule at the hyperparameters of ``learned``, and ``learned`` with
+    the night taken out of the times, which makes the opening of the second day a jump within one minute.
     """
-    # They import numba, which nothing else here needs.
+    # numba is imported here only.
     from rcgp import StateSpaceRCGP
     from rcgp_paper.baselines.filter_centred import FilterCentredGP
 
@@ -86,17 +86,17 @@ def _minutes(minute_of_day: Numbers) -> Numbers:
 def _without_night(minute: Numbers) -> Numbers:
     """Times at which the second day opens a minute after the first one ends."""
     night = np.diff(minute, prepend=minute[0])
-    gone: Numbers = minute - np.cumsum(np.where(night > 60.0, night - 1.0, 0.0))
-    return gone
+    shifted: Numbers = minute - np.cumsum(np.where(night > 60.0, night - 1.0, 0.0))
+    return shifted
 
 
 def _learned(minute: Numbers, y: Numbers) -> RCGPSeries:
-    """The product as it comes."""
+    """``RCGPSeries`` with default settings, fitted."""
     from rcgp import RCGPSeries
     from rcgp.estimator import NoiseLawWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoiseLawWarning)  # what it says is in the record
+        warnings.simplefilter("ignore", NoiseLawWarning)  # its text is in the record
         return RCGPSeries().fit(minute, y)
 
 

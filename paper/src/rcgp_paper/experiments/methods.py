@@ -7,7 +7,7 @@ exceptions. RCGP with a learned noise law has weak priors and the median as prio
 SVGP and RCSVGP are fitted by the bound, with the noise variance held at 0.01 and c at its rule, as in the paper:
 RCSVGP's bound is one on an unnormalised pseudo-likelihood and can choose neither. Two more fit the noise variance: SVGP
 by the same bound and RCSVGP by leave-one-out. All four have the same inducing points, drawn by k-means++ and fixed.
-Chosen greedily by the kernel before the fit, they would be 12 on the synthetic data however many are asked for.
+Chosen greedily by the kernel before the fit, there would be only 12 on the synthetic data.
 
 The prediction is of a new inlier, as the test parts are clean: f plus the noise of the model. For m-GP that is its
 inlier component; for t-GP the Student-t noise; for a learned noise law its mixture of scales, without outliers.

@@ -27,20 +27,20 @@ from rcgp_paper.experiments.runner import Experiment, Options
 
 __all__ = ["FIGURES_BO", "FUNCTION_TITLES", "METHOD_TITLES", "TABLE_BO", "clock_time", "cumulative_regret", "longest"]
 
-#: What the functions are called.
+#: Names of the functions in tables.
 FUNCTION_TITLES: Mapping[str, str] = MappingProxyType(
     {"camel": "six-hump camel", "branin": "Branin", "mccormick": "McCormick", "rosenbrock": "Rosenbrock"}
 )
 
-#: What the methods are called.
+#: Names of the methods in tables.
 METHOD_TITLES: Mapping[str, str] = MappingProxyType(
     {"gp": "GP", "rcgp": "RCGP", "rcgp_paper": "RCGP as in the paper", "t-gp": "t-GP"}
 )
 
-# For a quick look. The slow methods are part of it once, in the paper's main figure.
+# For --quick. It includes the slow methods once, in the paper's main figure.
 _QUICK_FUNCTIONS, _QUICK_METHODS = ("camel",), ("gp", "rcgp")
 
-# Repetitions, steps and first points: as in the paper, and for a quick look.
+# Repetitions, steps and first points: as in the paper, and for --quick.
 _REPETITIONS, _STEPS, _QUICK_STEPS, _FIRST = 10, 50, 2, 5
 
 _PROBABILITY = 0.2
@@ -104,7 +104,7 @@ def _experiment(name: str, title: str, acquisition: str, outliers: bool) -> Expe
     return Experiment(name, title, partial(_configs, acquisition, outliers), _run)
 
 
-#: The paper's three figures of Bayesian optimisation. The paper does not say which acquisition function the third has.
+#: The paper's three figures of Bayesian optimisation. The paper does not name the acquisition function of the third.
 FIGURES_BO = (
     _experiment("figure_bo_ucb", "Figure 8: Bayesian optimisation by UCB with 20 % outliers", "ucb", True),
     _experiment("figure_bo_pi", "Appendix: Bayesian optimisation by PI with 20 % outliers", "pi", True),

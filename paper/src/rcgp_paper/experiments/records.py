@@ -117,7 +117,7 @@ class RecordFile:
     def locked(self) -> Iterator[list[str]]:
         """Hold ``….lock``, which the system releases when the process ends; raises LockedError if another holds it.
 
-        Yields notices: where the system has no locks, as in some network folders, nothing is held.
+        Yields notices: without locks, as in some network folders, nothing is held.
         """
         folder = str(self.path.parent)
         message = f"another process is running {self.path.stem} in {folder!r}: wait for its end"

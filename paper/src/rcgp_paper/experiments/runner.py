@@ -1,4 +1,4 @@
-"""Runs the missing part of an experiment in parallel, one thread to a process, and may be killed at any time."""
+"""Runs the missing part of an experiment in parallel, with one thread in each process; may be killed at any time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rcgp_paper.experiments.records import Config, Record, RecordFile, key_of
 
 __all__ = ["Experiment", "Failure", "Options", "Progress", "code_state", "configs_of", "run_experiment", "runs_to_make"]
 
-#: An experiment is abandoned after this many processes in a row died with no run finished in between.
+#: Processes that die in a row, without a finished run in between, after which an experiment is abandoned.
 _MOST_DEATHS = 5
 
 #: Seconds between reports of progress while no run ends.
@@ -161,7 +161,7 @@ def runs_to_make(experiment: Experiment, options: Options, folder: Path, redo: s
 def _wanted(
     experiment: Experiment, options: Options, known: Mapping[str, Record], redo: str | None
 ) -> tuple[list[Config], list[Config]]:
-    """The configurations asked for, and those to run."""
+    """The requested configurations, and the configurations to run."""
     if redo is None:
         wanted = configs_of(experiment, options)
         return wanted, [config for config in wanted if key_of(config) not in known]

@@ -21,7 +21,7 @@ __all__ = [
 
 DATA = ("synthetic", "boston", "energy", "yacht")
 
-#: Contaminations, and what tables call them.
+#: Contaminations, and their names in tables.
 CONTAMINATIONS = MappingProxyType(
     {"clean": "no outliers", "focused": "focused", "asymmetric": "asymmetric", "uniform": "uniform"}
 )
@@ -37,7 +37,7 @@ _APPENDIX = ("clean", "focused", "asymmetric")
 # Repetitions of RRP: a fit takes minutes.
 _RRP_SPLITS = 2
 
-# Repetitions of the table of sparse models, as many as in the paper.
+# Repetitions of the table of sparse models, as in the paper.
 _SPARSE_SPLITS = 10
 
 # A time is the median of this many fits; a method this many times slower than the GP is fitted once.

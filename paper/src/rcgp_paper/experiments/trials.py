@@ -1,8 +1,8 @@
 """Runs of Bayesian optimisation: the paper's functions, their outliers, the models, and the loop that minimises.
 
 Each function is one of BoTorch's test functions on the unit square, shifted and scaled as in the authors' experiment;
-McCormick's is written here. Where the paper's text is wrong the original definitions count: McCormick's function and
-Rosenbrock's have squares that are missing there, Branin's second input begins at 0 and Rosenbrock's ends at 10.
+McCormick's is written here. Errors of the paper's text are corrected by the original definitions: it lacks squares
+in McCormick's and Rosenbrock's functions; Branin's second input begins at 0 and Rosenbrock's ends at 10.
 
 All methods have the same first points, acquisition function and search for its maximum. Regret counts the clean value
 at the chosen point, not the observed one.

@@ -1,6 +1,6 @@
 """The paper's figures drawn from records, in the paper's layout and colours: GP green, RCGP blue.
 
-At the size at which a journal prints them, one or two columns wide: no letter is smaller than 8 points there.
+At the size of a journal, one or two columns wide, where no text is smaller than 8 points.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _weights(values: Values) -> Figure:
 def _varying_c(values: Values) -> Figure:
     """Figure 4: a panel for each variant of the method, a colour for each ε.
 
-    Ever thinner lines, so that curves that coincide are all visible. Outliers beyond the range of the curves are arrows
+    Lines become thinner, so that equal curves are all visible. Outliers beyond the range of the curves are arrows
     at the edge.
     """
     figure = Figure(figsize=(_WIDE, 3.8), layout="constrained")
@@ -147,7 +147,7 @@ def _outliers(values: Values) -> Figure:
 
 
 def _flash_crash(records: Sequence[Record]) -> Figure:
-    """Figure 7: the paper's series above, the two days below; one of them alone if the other has no record."""
+    """Figure 7: the paper's series above, the two days below; only one of them if the other has no record."""
     newest = {"series" in record.config: record.values for record in records}
     heights = [height for two_days, height in ((False, 4.0), (True, 5.0)) if two_days in newest]
     figure = Figure(figsize=(_WIDE, 0.4 + sum(heights)), layout="constrained")
@@ -286,7 +286,7 @@ def _decades(limits: tuple[float, float]) -> tuple[float, float]:
 
 
 def _mean_line(axis: Axes, x: Any, columns: Any, colour: str, label: str, **style: Any) -> None:
-    """The mean of the runs in each column, and where there are several its standard error as a band."""
+    """The mean of the runs in each column, and the standard error of several runs as a band."""
     mean = np.array([np.mean(runs) for runs in columns])
     error = np.array([np.std(runs, ddof=1) / math.sqrt(len(runs)) if len(runs) > 1 else 0.0 for runs in columns])
     axis.plot(x, mean, color=colour, label=label, **style)
@@ -311,7 +311,7 @@ def _points(axis: Axes, values: Values, view: tuple[float, float] = (-np.inf, np
 
 
 def _legend_above(figure: Figure, *axes: Axes, columns: int = 6, bands: str = "") -> None:
-    """A legend of all panels, each series once, and of the bands, above the panels, where it covers no data."""
+    """A legend of all panels, each series once, and of the bands, above the panels."""
     found = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     if bands:
         found[bands] = Patch(color=_POINTS, alpha=0.3, linewidth=0)
@@ -336,7 +336,7 @@ def _newest(draw: Callable[[Values], Figure]) -> Callable[[Sequence[Record]], Fi
     return lambda records: draw(records[-1].values)
 
 
-#: What draws each figure from its records.
+#: The function that draws each figure from its records.
 DRAWINGS: Mapping[str, Callable[[Sequence[Record]], Figure]] = MappingProxyType(
     {
         "figure_synthetic": _newest(_synthetic),

@@ -20,7 +20,7 @@ __all__ = ["origin_of", "render", "write_page"]
 
 T = TypeVar("T")
 
-#: Errors from values that are missing, of another kind or of another length.
+#: Errors of values that are missing, of another type or of another length.
 _ODD = (LookupError, TypeError, ValueError)
 
 #: Experiments whose records a table shows in addition to its own.
@@ -54,7 +54,7 @@ p { color: #556 } figure { margin: 0 } img { height: auto }
 
 
 def render(experiment: str, records: Sequence[Record], folder: Path) -> tuple[list[Path], list[str]]:
-    """Write the tables, or the figure, that records of an experiment give. Returns the files, and notices."""
+    """Write the tables or the figure of an experiment from its records. Returns the files, and notices."""
     if not records:
         return [], []
     if experiment in DRAWINGS:
@@ -73,7 +73,7 @@ def render(experiment: str, records: Sequence[Record], folder: Path) -> tuple[li
 
 
 def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[Path, list[str]]:
-    """One HTML page with all tables and figures, pictures inside, so that it can be sent as one file; and notices."""
+    """Write one HTML page with all tables and figures, pictures included. Returns the file, and notices."""
     parts, notices, contents = [], [], []
     for name in records:
         shown = {part: records.get(part, ()) for part in (name, *_SHOWN_ALSO.get(name, ()))}
@@ -83,12 +83,12 @@ def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[P
         title = escape(EXPERIMENTS[name].title)
         contents.append(f'<li><a href="#{name}">{title}</a></li>')
         if name in DRAWINGS:
-            paths, told = _drawn(name, found, folder)
+            paths, more = _drawn(name, found, folder)
             content = "".join(_picture(title, path.read_bytes()) for path in paths if path.suffix == ".png")
         else:
-            tables, told = _tabled(name, found)
+            tables, more = _tabled(name, found)
             content = "".join(table.html(level=3) for table in tables)
-        notices += told
+        notices += more
         parts.append(f'<section><h2 id="{name}">{title}</h2>{_paragraph(_origins(shown))}{content}</section>')
     path = folder / "reproduction.html"
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def write_page(records: Mapping[str, Sequence[Record]], folder: Path) -> tuple[P
 
 
 def _drawn(experiment: str, records: Sequence[Record], folder: Path) -> tuple[list[Path], list[str]]:
-    """The files of a figure; none, and a notice, where its records are of another kind."""
+    """The files of a figure; none, and a notice, if its records have other values."""
     try:
         return draw_figure(experiment, records, folder), []
     except _ODD as error:
@@ -107,7 +107,7 @@ def _drawn(experiment: str, records: Sequence[Record], folder: Path) -> tuple[li
 
 
 def _picture(title: str, png: bytes) -> str:
-    """A figure inside the page. On a narrow page it scrolls, so that its letters stay legible."""
+    """A figure inside the page. On a narrow page it scrolls, so that its text stays legible."""
     least = 0.5 * int.from_bytes(png[16:20], "big")  # the width of the picture, in its header
     return (
         f'<figure class="wide" role="region" tabindex="0" aria-label="{title}">'
@@ -117,7 +117,7 @@ def _picture(title: str, png: bytes) -> str:
 
 
 def _tabled(experiment: str, records: Sequence[Record]) -> tuple[list[Table], list[str]]:
-    """The tables of an experiment and notices; no table, and a notice, where a record holds values of another kind."""
+    """The tables of an experiment, and notices; no table, and a notice, if a record has other values."""
     try:
         return tables_of(experiment, records)
     except _ODD as error:
@@ -148,7 +148,7 @@ def _origins(records: Mapping[str, Sequence[Record]]) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """As escaped HTML; text between backquotes as code that breaks between words only, not at hyphens."""
+    """Text as escaped HTML; text between backquotes as code that breaks between words only, not at hyphens."""
 
     def code(found: re.Match[str]) -> str:
         return f"<code>{' '.join(f'<span>{word}</span>' for word in found[1].split(' '))}</code>"
@@ -161,7 +161,7 @@ def _commands(experiment: str, records: Sequence[Record]) -> list[str]:
     commands = []
     named = [record.config.get("protocol") for record in records]
     protocols: list[str | None] = _different(protocol for protocol in named if isinstance(protocol, str))
-    for protocol in protocols or [None]:  # none in a figure
+    for protocol in protocols or [None]:  # a figure has none
         chosen = [record for record in records if record.config.get("protocol") == protocol]
         indices = [record.config.get("index") for record in chosen]
         splits = 1 + max((index for index in indices if isinstance(index, int)), default=0)

@@ -21,7 +21,7 @@ __all__ = ["Table", "accuracy_tables", "optimisation_tables", "standard_errors_a
 
 #: Repetitions behind the paper's averages, and behind the averages of its sparse models.
 _PAPER_REPETITIONS, _PAPER_SPARSE_REPETITIONS = 50, 10
-#: The paper prints two decimals: its own rounding has this standard deviation.
+#: Standard deviation of the paper's rounding to two decimals.
 _ROUNDING = 0.01 / math.sqrt(12.0)
 
 _METRICS = MappingProxyType(
@@ -90,7 +90,7 @@ class Table:
             else:
                 body.append(f'<tr><th class="group" colspan="{len(self.head)}"><span>{escape(name)}</span></th></tr>')
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
-        # The table alone scrolls where it is too wide, also by keyboard; its title and note stay in view.
+        # Only a wide table scrolls, also by keyboard; its title and note stay in view.
         return (
             f"<section><h{level}>{escape(self.title)}</h{level}>"
             f'<div class="wide" role="region" tabindex="0" aria-label="{escape(self.title)}">'
@@ -181,8 +181,8 @@ def standard_errors_apart(
 ) -> float:
     """Our mean minus the paper's, in standard errors of that difference.
 
-    The standard error counts our repetitions, the paper's with the standard deviation that it prints, and the rounding
-    of what it prints.
+    The standard error counts our repetitions, the paper's with the standard deviation that it prints, and its
+    rounding.
     """
     values = np.asarray(ours, dtype=np.float64)
     own = values.var(ddof=1) / len(values) if len(values) > 1 else 0.0
@@ -232,7 +232,7 @@ def _median(values: Sequence[float]) -> str:
 
 
 def _times(record: Record, key: str) -> dict[str, float]:
-    """A number for each method; empty for a record of another kind."""
+    """A number for each method; empty for a record without them."""
     found = record.values.get(key)
     return found if isinstance(found, dict) else {}
 
@@ -299,7 +299,7 @@ def _best_columns(cells: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _with_a_place(records: Sequence[Record], fits: Callable[[Config], bool]) -> tuple[list[Record], list[str]]:
-    """The records whose configuration fits the table, and a notice about the others."""
+    """The records with a place in the table, and a notice about all others."""
     placed = [record for record in records if fits(record.config)]
     foreign = [record for record in records if not fits(record.config)]
     if not foreign:
@@ -333,7 +333,7 @@ def _present(order: Collection[str], records: Sequence[Record], key: str) -> lis
 
 
 def _over_runs(what: str, counts: Collection[int]) -> str:
-    """What a table shows, and the number of runs behind each of its cells."""
+    """A statistic, and the number of runs of each cell."""
     fewest, most = min(counts, default=0), max(counts, default=0)
     if fewest != most:
         return f"{what}, between {fewest} and {most} repetitions in a cell"
@@ -341,7 +341,7 @@ def _over_runs(what: str, counts: Collection[int]) -> str:
 
 
 def _convergence(records: Sequence[Record], titles: Mapping[str, str]) -> str:
-    """A sentence on the number of fits of each method that did not converge; empty where records lack it."""
+    """A sentence on the number of fits of each method that did not converge; empty if records lack it."""
     fits = {method: [fit for record in records for fit in _fits(record, method)] for method in titles}
     parts = [f"{titles[name]} {found.count(False)} of {len(found)}" for name, found in fits.items() if not all(found)]
     if parts:
@@ -350,7 +350,7 @@ def _convergence(records: Sequence[Record], titles: Mapping[str, str]) -> str:
 
 
 def _fits(record: Record, method: str) -> list[bool]:
-    """Whether each fit of a method in this record converged; empty where the record lacks it."""
+    """Whether each fit of a method in this record converged; empty if the record lacks it."""
     found = record.values.get("converged")
     if isinstance(found, dict):  # a run of several methods
         found = found.get(method)
@@ -363,7 +363,7 @@ def _fits(record: Record, method: str) -> list[bool]:
 
 
 def _code_changes(records: Sequence[Record], titles: Mapping[str, str]) -> str:
-    """A sentence on methods whose runs were made by several states of the code; of all runs where each has several."""
+    """A sentence on methods whose runs were made by several states of the code; for runs of several methods on all."""
     named = {"": "", **titles}
     states = {
         name: {record.code for record in records if (record.config.get("method") or "") == name} for name in named
