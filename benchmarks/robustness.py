@@ -38,7 +38,7 @@ from torch import Tensor
 
 from rcgp.models import RCGP
 from rcgp.models.defaults import add_weak_priors
-from rcgp.training.fit import fit
+from rcgp.training.fit import fit, fit_ordinary
 from rcgp.training.robust import fit_robust
 from rcgp.weights import Constant, InverseMultiquadric
 from rcgp_paper.baselines import MixtureGP, RelevancePursuitGP, StudentTGP, WinsorizedGP
@@ -87,8 +87,9 @@ class Fitted:
 
 
 def _plain(X: Tensor, y: Tensor) -> Fitted:
+    """The GP of ``weight="constant"``: by its marginal likelihood, with the starts that the learned law's fit has."""
     model = _with_priors(RCGP(X, y, mean="median", weight=Constant()))
-    fit(model, "marginal")
+    fit_ordinary(model)
     return _normal(model)
 
 
