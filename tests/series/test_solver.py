@@ -8,15 +8,17 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from numba.core.caching import NullCache
+from numba.extending import is_jitted
 
 from optional_parts import optional
 from rcgp.core.evidence import signal_evidence
 from rcgp.core.exact import condition
 from rcgp.core.loo import leave_one_out
 from rcgp.core.pseudo import PseudoData
-from rcgp.series import solver
-from rcgp.series.filtering import compiled
+from rcgp.series import passes, solver, step, transitions
 from rcgp.series.kernels import Term, _Harmonics, harmonic_error, layout_of, terms_of
+from rcgp.series.passes import compiled
 from rcgp.series.solver import Axis, StateSpace, evidence
 from series_kernels import (
     HARMONICS,
@@ -360,8 +362,22 @@ def test_gaps_of_1e9_lengthscales_separate_a_series_into_independent_ones():
 
 def test_compiled_code_of_two_layouts_is_kept_in_two_files():
     """Else processes that compile at the same time could load each other's code."""
-    layouts = [((2,), True), ((2,), False), ((1, 1), False)]
+    layouts = [((2,), True), ((1, 2), False), ((1, 2, 2), False)]
     for name in ("forward", "backward"):
         functions = [getattr(compiled(*layout), name).py_func for layout in layouts]
         assert len({function.__qualname__ for function in functions}) == len(layouts)
     assert compiled((2,), True).forward.py_func.__qualname__.startswith("forward-")
+
+
+def test_every_function_that_is_kept_has_one_signature():
+    """All signatures of a function share an index: see above."""
+    own = [*compiled((2,), True), *(function.func for function in compiled((20,), False))]
+    own += [step.compiled_step(), *transitions.simulation()]
+    named = [part for module in (passes, transitions, step) for part in vars(module).values()]
+    parts = [part for part in (*named, *own) if is_jitted(part)]
+    kept = [part for part in parts if not isinstance(part._cache, NullCache)]
+    assert len(kept) == 9
+    for function in kept:
+        assert len(function.signatures) == 1
+        with pytest.raises(TypeError, match="No matching definition"):
+            function(*("no number" for _ in function.signatures[0]))

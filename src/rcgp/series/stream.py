@@ -33,6 +33,7 @@ from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models.defaults import robust_spread
 from rcgp.saving import SavedModelError, read_archive, write_archive
 from rcgp.series.clock import Clock
+from rcgp.series.filtering import layout_arrays
 from rcgp.series.kernels import terms_of
 from rcgp.series.model import StateSpaceRCGP
 from rcgp.series.settings import SeriesSettings
@@ -141,14 +142,14 @@ class Stream:
         """What can be made from the rest."""
         self._normal = float(torch.special.ndtri(torch.tensor(0.5 + 0.5 * self.coverage, dtype=torch.float64)))
         D, flat = len(self._h), sum(block**2 for block in self._blocks)
-        self._step = compiled_step(self._blocks)
-        inner, A, Q = np.zeros((2, 1, flat - 1)), np.zeros(flat), np.zeros(flat)
-        A[-1] = 1.0  # the level stays
+        self._step = compiled_step()
+        inner, A, Q = np.zeros((2, 1, flat - 1)), np.zeros((1, flat)), np.zeros((1, flat))
+        A[0, -1] = 1.0  # the level stays
         self._gap, self._now, self._answer = np.zeros(1), np.zeros(1), np.zeros(5)
         room = np.empty((2, D)), np.empty((2, D, D))
         self._arguments = (
-            self._ends, self._kinds, self._coefficients, self._thetas, self._gap, self._now, inner, A, Q,
-            self._h, self._law, self._m, self._P, self._sum, *room, self._answer,
+            *layout_arrays(self._blocks), self._ends, self._kinds, self._coefficients, self._thetas, self._gap,
+            self._now, inner, A, Q, self._h[np.newaxis], self._law, self._m, self._P, self._sum, *room, self._answer,
         )  # fmt: skip
 
     def update(self, t: Any, y: float) -> StreamResult:
