@@ -381,3 +381,14 @@ def test_every_function_that_is_kept_has_one_signature():
         assert len(function.signatures) == 1
         with pytest.raises(TypeError, match="No matching definition"):
             function(*("no number" for _ in function.signatures[0]))
+
+
+def test_equal_gaps_are_kept_once_where_they_are_many():
+    layout = layout_of(terms_of(matern(1.5)))
+    (regular,) = Axis(np.arange(50.0)).stretches(layout)
+    assert regular.gaps.tolist() == [1.0]
+    assert regular.which.tolist() == [-1] + 49 * [0]
+    times = np.sort(np.random.default_rng(0).uniform(0.0, 1.0, 50))
+    (irregular,) = Axis(times).stretches(layout)
+    np.testing.assert_array_equal(irregular.gaps, np.diff(times))
+    assert irregular.which.tolist() == list(range(-1, 49))

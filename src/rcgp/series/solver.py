@@ -61,7 +61,9 @@ class Axis:
         self._stretches: dict[tuple[int, bool], list[Stretch]] = {}
 
     def stretches(self, layout: Layout, copies: int = 1) -> list[Stretch]:
-        """Stretches for a layout. Equal gaps in one of them are kept once, unless transitions depend on time."""
+        """Stretches for a layout. Equal gaps in one of them are kept once where they are many, unless transitions
+        depend on time.
+        """
         size, squares = copies * sum(layout.blocks), copies * sum(block**2 for block in layout.blocks)
         rows = max(16, _STRETCH // (size + size**2 + 4 * squares))
         key = rows, layout.depends_on_time
@@ -77,10 +79,10 @@ class Axis:
         own, times = gaps[rows], self.times[rows]
         moved = own > 0.0
         which = np.full(len(own), -1, dtype=np.int64)
-        if depends_on_time:
+        unique, first, inverse = np.unique(own[moved], return_index=True, return_inverse=True)
+        if depends_on_time or 2 * len(unique) > len(inverse):  # memory is read fastest in the order of rows
             which[moved] = np.arange(int(moved.sum()))
             return Stretch(rows, own[moved], times[moved], which)
-        unique, first, inverse = np.unique(own[moved], return_index=True, return_inverse=True)
         which[moved] = inverse
         return Stretch(rows, unique, times[moved][first], which)
 
