@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models.defaults import robust_spread
 from rcgp.saving import SavedModelError, read_archive, write_archive
-from rcgp.series.clock import Clock
+from rcgp.series.clock import Clock, times_and_values
 from rcgp.series.filtering import layout_arrays
 from rcgp.series.kernels import terms_of
 from rcgp.series.model import StateSpaceRCGP
@@ -204,7 +204,7 @@ class Stream:
         kinds = (float, float, float, float, bool, bool)
         return StreamResults(*(np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)))
 
-    def refit(self, times: Any, values: ArrayLike, *, progress: Any = False) -> FitReport:
+    def refit(self, times: Any, values: ArrayLike | None = None, *, progress: Any = False) -> FitReport:
         """Learn hyperparameters and noise law from recent values, and go on after the last of them.
 
         Afterwards the stream is that of a new model, fitted to these values alone with the settings of the first one;
@@ -216,7 +216,8 @@ class Stream:
         Args:
             times: ``n`` times, in any order, of the same kind as those of the stream. The last one must not be before
                 the stream's last, or values in between would be lost.
-            values: ``n`` values; NaN is a missing one. Outliers may be among them.
+            values: ``n`` values; NaN is a missing one. Outliers may be among them. Without them ``times`` is a series
+                of pandas, whose index has the times.
             progress: as for :func:`rcgp.fit_robust`.
 
         Returns:
@@ -226,6 +227,7 @@ class Stream:
             ValueError: for times and values that :meth:`update_many` refuses, too, or that are too old.
             FitError: where no model can be computed. In either case the stream is as it was.
         """
+        times, values = times_and_values(times, values)
         t, y = self._read(times, values)
         if not len(t) or t.max() < self._last:
             raise ValueError(f"times must reach the last one of the stream, {self.last_time}, so that no value is lost")
