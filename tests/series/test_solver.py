@@ -8,13 +8,15 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from numba.core.caching import NullCache
+from numba.extending import is_jitted
 
 from optional_parts import optional
 from rcgp.core.exact import condition, leave_one_out, signal_evidence
 from rcgp.core.pseudo import PseudoData
-from rcgp.series import solver
-from rcgp.series.filtering import compiled
+from rcgp.series import passes, solver, step, transitions
 from rcgp.series.kernels import Term, _Harmonics, harmonic_error, layout_of, terms_of
+from rcgp.series.passes import compiled
 from rcgp.series.solver import Axis, StateSpace, evidence
 from series_kernels import (
     HARMONICS,
@@ -358,8 +360,33 @@ def test_gaps_of_1e9_lengthscales_separate_a_series_into_independent_ones():
 
 def test_compiled_code_of_two_layouts_is_kept_in_two_files():
     """Else processes that compile at the same time could load each other's code."""
-    layouts = [((2,), True), ((2,), False), ((1, 1), False)]
+    layouts = [((2,), True), ((1, 2), False), ((1, 2, 2), False)]
     for name in ("forward", "backward"):
         functions = [getattr(compiled(*layout), name).py_func for layout in layouts]
         assert len({function.__qualname__ for function in functions}) == len(layouts)
     assert compiled((2,), True).forward.py_func.__qualname__.startswith("forward-")
+
+
+def test_every_function_that_is_kept_has_one_signature():
+    """All signatures of a function share an index: see above."""
+    own = [*compiled((2,), True), *(function.func for function in compiled((20,), False))]
+    own += [step.compiled_step(), *transitions.simulation()]
+    named = [part for module in (passes, transitions, step) for part in vars(module).values()]
+    parts = [part for part in (*named, *own) if is_jitted(part)]
+    kept = [part for part in parts if not isinstance(part._cache, NullCache)]
+    assert len(kept) == 9
+    for function in kept:
+        assert len(function.signatures) == 1
+        with pytest.raises(TypeError, match="No matching definition"):
+            function(*("no number" for _ in function.signatures[0]))
+
+
+def test_equal_gaps_are_kept_once_where_they_are_many():
+    layout = layout_of(terms_of(matern(1.5)))
+    (regular,) = Axis(np.arange(50.0)).stretches(layout)
+    assert regular.gaps.tolist() == [1.0]
+    assert regular.which.tolist() == [-1] + 49 * [0]
+    times = np.sort(np.random.default_rng(0).uniform(0.0, 1.0, 50))
+    (irregular,) = Axis(times).stretches(layout)
+    np.testing.assert_array_equal(irregular.gaps, np.diff(times))
+    assert irregular.which.tolist() == list(range(-1, 49))

@@ -351,3 +351,14 @@ def test_a_stream_of_dates_is_refitted_with_dates():
     stream = RCGPSeries(mean="zero").fit(t, y).stream()
     with pytest.raises(ValueError, match="must be dates, as in the fit"):
         stream.refit(np.arange(60.0), y)
+
+
+def test_a_stream_is_refitted_with_a_series_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    times = pandas.date_range("2025-03-01", periods=60, freq="h", tz="Europe/Berlin")
+    series = pandas.Series(np.sin(np.arange(60) / 4.0), times)
+    one, other = (RCGPSeries(mean="zero").fit(series[:40]).stream() for _ in range(2))
+    assert one.refit(series).hyperparameters == other.refit(times, series.to_numpy()).hyperparameters
+    assert one.last_time == times[-1]
+    with pytest.raises(ValueError, match="y is missing"):
+        one.refit(times)

@@ -10,8 +10,7 @@ import torch
 
 from rcgp.series.kernels import Term
 from rcgp.series.solver import StateSpace
-from rcgp.series.transitions import COSINE, LINEAR, MATERN, contract, root
-from rcgp.series.transitions import prior as prior_blocks
+from rcgp.series.transitions import COSINE, LINEAR, MATERN, simulation, slopes
 
 HALF, THREE_HALVES, FIVE_HALVES = MATERN[0.5], MATERN[1.5], MATERN[2.5]
 
@@ -148,16 +147,16 @@ def test_process_noise_is_positive_semidefinite(name):
         scale = np.sqrt(np.diag(part))
         scale[scale == 0.0] = 1.0
         assert np.linalg.eigvalsh(part / np.outer(scale, scale)).min() > -1e-15 * len(part)
-        L = root(part)
+        L = simulation()[0](part)
         assert np.abs(np.triu(L, 1)).max() == 0.0
         np.testing.assert_allclose(L @ L.T, part, rtol=1e-12, atol=1e-13 * np.abs(part).max())
 
 
 def test_the_root_of_a_singular_matrix_has_columns_of_zeros():
     v = np.array([2.0, -1.0, 0.5])
-    L = root(np.outer(v, v))
+    L = simulation()[0](np.outer(v, v))
     np.testing.assert_allclose(L, np.outer(v, [1.0, 0.0, 0.0]), atol=1e-15)
-    assert not root(np.zeros((2, 2))).any()
+    assert not simulation()[0](np.zeros((2, 2))).any()
 
 
 @pytest.mark.parametrize("name", TERMS)
@@ -168,36 +167,27 @@ def test_the_prior_is_what_transitions_preserve(name):
     for g, gap in enumerate(GAPS[:9]):
         before, after = space.prior(START), space.prior(START + gap)
         np.testing.assert_allclose(A[g] @ before @ A[g].T + Q[g], after, rtol=1e-12, atol=1e-12 * after.max())
-    flat = prior_blocks(space.ends, space.kinds, space.coefficients, space.thetas, START, space.flat)
-    np.testing.assert_array_equal(flat.reshape(space.size, -1), space.prior(START))
 
 
 @pytest.mark.parametrize("name", TERMS)
-def test_contract_is_the_derivative_of_transitions(name):
-    """Forward differences of a step of 1e-40, with a hundred digits."""
+def test_slopes_are_the_derivatives_of_transitions(name):
+    """∂A/∂θ = Δ F A and ∂Q/∂θ = Δ (F Q + Q Fᵀ + c N), against forward differences of a hundred digits."""
     coefficient, factors = TERMS[name]
-    space, gaps, step = space_of(coefficient, factors), GAPS[:9], mpmath.mpf(10) ** -40
-    random = np.random.default_rng(0)
-    by_A, by_Q = random.standard_normal((2, len(gaps), space.flat))
-    A, Q = space.fill(gaps, START + gaps)
-    found_coefficients, found_thetas = np.zeros(1), np.zeros(len(factors))
-    rows = gaps, START + gaps, by_A, by_Q, A, Q, found_coefficients, found_thetas
-    contract(space.ends, space.kinds, space.coefficients, space.thetas, *rows)
-
-    def total(coefficient, factors):
-        value = mpmath.mpf(0)
-        for g, gap in enumerate(gaps):
-            parts = zip(twin(coefficient, factors, gap), (by_A[g], by_Q[g]), strict=True)
-            value += sum(sum(mpmath.mpf(b) * a for a, b in zip(part, by, strict=True)) for part, by in parts)
-        return value
-
-    value = total(coefficient, factors)
-    slope = (total(coefficient + step, factors) - value) / step
-    assert found_coefficients[0] == pytest.approx(float(slope), rel=1e-11, abs=1e-13)
-    for f, (kind, theta) in enumerate(factors):
-        moved = (*factors[:f], (kind, theta + step), *factors[f + 1 :])
-        slope = (total(coefficient, moved) - value) / step
-        assert found_thetas[f] == pytest.approx(float(slope), rel=1e-11, abs=1e-13)
+    step = mpmath.mpf(10) ** -40
+    for gap in GAPS[:8]:
+        A, Q = twin(coefficient, factors, gap)
+        time = mpmath.mpf(float(START + gap))
+        for f, ((kind, theta), (F, N)) in enumerate(zip(factors, slopes(tuple(k for k, _ in factors)), strict=True)):
+            if kind == LINEAR:
+                assert not F.any()
+                continue
+            moved = twin(coefficient, (*factors[:f], (kind, theta + step), *factors[f + 1 :]), gap)
+            by_A, by_Q = ((after - before) / step for after, before in zip(moved, (A, Q), strict=True))
+            F, gap = mpmath.matrix(F.tolist()), mpmath.mpf(gap)
+            noise = coefficient * sum((mpmath.matrix(part.tolist()) * time**k for k, part in enumerate(N)), 0 * Q)
+            scale = float(gap) * coefficient
+            for found, wanted in ((gap * F * A, by_A), (gap * (F * Q + Q * F.T + noise), by_Q)):
+                np.testing.assert_allclose(to_numpy(found), to_numpy(wanted), rtol=1e-13, atol=1e-15 * scale)
 
 
 def test_a_gap_beyond_all_lengthscales_forgets():

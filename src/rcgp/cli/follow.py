@@ -37,7 +37,7 @@ def follow(model: RCGPSeries, options: SeriesOptions, messages: Console) -> None
 
 
 def judge_lines(stream: Stream, lines: Iterable[bytes], output: TextIO, form: CsvFormat) -> None:
-    """Write one JSON line for each row, at once: time, value, and what :meth:`Stream.update` says of it.
+    """Write one JSON line for each row, at once: time, value, and the result of :meth:`Stream.update`.
 
     Blank lines are skipped, and so is a header: a first line of two cells neither of which can be read. A row that
     cannot be read or is refused gives ``{"error": ..., "line": ...}``, and the stream goes on. So does a row that is
@@ -84,7 +84,7 @@ class _Follower:
         return time_of(text, form, dates=self._clock.dates, zoned=self._clock.zone is not None)
 
     def update(self, when: Any, y: float, line: int) -> list[dict[str, Any]]:
-        """What the stream says of a row, after a notice if the row before it is taken back.
+        """The result of the stream for a row, after a notice if the row before it is taken back.
 
         Raises:
             ValueError: for a row that is refused.
@@ -140,7 +140,7 @@ def _is_header(follower: _Follower, time: str, value: str, form: CsvFormat) -> b
 
 
 def _judged(follower: _Follower, time: str, value: str, form: CsvFormat, line: int) -> list[dict[str, Any]]:
-    """The row, and what the stream says of it; before it a notice, if there is one."""
+    """The row with its result; before it a notice, if there is one."""
     when, y = follower.time(time, form), number_of(value, form)
     *notices, found = follower.update(when, y, line)
     row = {"time": when if isinstance(when, float) else time.strip(), "value": None if math.isnan(y) else y}

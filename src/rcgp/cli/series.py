@@ -53,7 +53,7 @@ class FittedSeries:
         times: ``n`` times.
         y: ``n`` values, NaN where one is missing, with the numbers of their rows.
         rows: those that are not missing, as the model sees them.
-        forecast: what comes next, if asked for.
+        forecast: predictions beyond the last time, or none.
         notices: sentences for the user about the table.
     """
 
@@ -255,7 +255,7 @@ def _iso(index: pd.Index) -> list[Any]:
 
 
 def _write_files(fitted: list[FittedSeries], options: SeriesOptions, messages: Console) -> None:
-    """The page, the table of predictions and the model, as far as they are asked for."""
+    """The page, the table of predictions and the model, those that the options name."""
     written = []
     one = fitted[0]
     if options.output is not None:

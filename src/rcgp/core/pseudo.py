@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from rcgp.weights import smallest_weight
@@ -62,6 +61,6 @@ def pseudo_data(residual: Tensor, weight: Tensor, slope: Tensor, row_noise: Tens
     deleted = weight <= smallest
     z = residual - row_noise * slope
     return PseudoData(
-        target=torch.where(deleted, torch.zeros_like(z), z),
+        target=z.masked_fill(deleted, 0.0),
         root_precision=weight.clamp_min(smallest) / row_noise.sqrt(),
     )

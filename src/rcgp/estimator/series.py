@@ -21,7 +21,7 @@ from rcgp.estimator.base import check_choice, check_integer, undone_on_failure
 from rcgp.estimator.output import ROW_ATTRIBUTES, Output, warn
 from rcgp.estimator.series_fit import fit_column
 from rcgp.series import StateSpaceRCGP, Stream
-from rcgp.series.clock import Clock
+from rcgp.series.clock import Clock, times_and_values
 from rcgp.series.kernels import groups_of
 from rcgp.series.settings import SeriesSettings
 
@@ -168,10 +168,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
-        if y is None:
-            if not hasattr(t, "iloc") or not hasattr(t, "index"):
-                raise ValueError("y is missing: give fit(t, y), or fit(series) with a series of pandas")
-            t, y = t.index, t
+        t, y = times_and_values(t, y)
         self._check_parameters()
         clock, numbers = Clock.of(t, "t")
         settings = self._settings(clock, check_random_state(self.random_state))

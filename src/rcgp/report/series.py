@@ -1,4 +1,4 @@
-"""A page about a series: whether to trust the fit, the series over time, its forecast, its components, its flags."""
+"""A page about a series: doubts about the fit, the series over time, its forecast, its components, its flags."""
 
 from __future__ import annotations
 

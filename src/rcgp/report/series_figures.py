@@ -145,7 +145,7 @@ def series_figure(
 
 
 def component_figure(curve: Curve, name: str, cut: str, target: str) -> go.Figure:
-    """A component with its band; ``cut`` says in the title which part of it is drawn."""
+    """A component with its band; ``cut`` names in the title the part that is drawn."""
     figure = blank_figure("", for_plotly(target))
     _add_band(figure, curve, BAND)
     _add_line(figure, curve, name, {"color": ROBUST, "width": 1.8})

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Clock", "duration"]
+__all__ = ["Clock", "duration", "times_and_values"]
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "D": 86400.0, "W": 7 * 86400.0}
 _DURATION = re.compile(rf"\s*(\d*\.?\d*)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})\s*", re.IGNORECASE)
@@ -114,6 +114,15 @@ class Clock:
         seconds, origin = values.astype("datetime64[s]"), first.astype("datetime64[s]")
         rest = (values - seconds) / np.timedelta64(1, "s") - (first - origin) / np.timedelta64(1, "s")
         return np.asarray((seconds - origin).astype(np.float64) + rest)
+
+
+def times_and_values(t: Any, y: Any) -> tuple[Any, Any]:
+    """Times and values, where a series or data frame of pandas may stand for both: its index has the times."""
+    if y is not None:
+        return t, y
+    if not hasattr(t, "iloc") or not hasattr(t, "index"):
+        raise ValueError("y is missing: give times and values, or one series of pandas")
+    return t.index, t
 
 
 def duration(value: Any, name: str) -> float:

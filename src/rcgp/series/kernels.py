@@ -69,13 +69,15 @@ class Layout:
     kinds: tuple[int, ...]
 
     @property
+    def factors(self) -> tuple[tuple[int, ...], ...]:
+        """Kinds of the factors of each term."""
+        starts = (0, *self.ends[:-1])
+        return tuple(self.kinds[start:end] for start, end in zip(starts, self.ends, strict=True))
+
+    @property
     def blocks(self) -> tuple[int, ...]:
         """Size of the state of each term."""
-        starts = (0, *self.ends[:-1])
-        return tuple(
-            math.prod(int(DIMENSIONS[kind]) for kind in self.kinds[start:end])
-            for start, end in zip(starts, self.ends, strict=True)
-        )
+        return tuple(math.prod(int(DIMENSIONS[kind]) for kind in kinds) for kinds in self.factors)
 
     @property
     def has_trend(self) -> bool:
@@ -85,9 +87,7 @@ class Layout:
     @property
     def depends_on_time(self) -> bool:
         """Whether a transition depends on when it happens: where a trend is multiplied by something."""
-        starts = (0, *self.ends[:-1])
-        terms = [self.kinds[start:end] for start, end in zip(starts, self.ends, strict=True)]
-        return any(LINEAR in kinds and len(kinds) > 1 for kinds in terms)
+        return any(LINEAR in kinds and len(kinds) > 1 for kinds in self.factors)
 
     @property
     def values(self) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rcgp.series import transitions
-from rcgp.series.filtering import by_data, compiled
 from rcgp.series.kernels import Layout, Term, layout_of
+from rcgp.series.passes import by_data, compiled
+from rcgp.series.transitions import COSINE, LINEAR
 
 __all__ = ["Axis", "Moments", "StateSpace", "evidence"]
 
@@ -28,6 +29,10 @@ Array = NDArray[np.float64]
 
 # Numbers that a stretch holds: 2 MB, which a core's cache does. Numbers of predictions that are kept: 64 MB.
 _STRETCH, _KEPT = 2**18, 2**23
+
+# A Matérn kernel after this many lengthscales over √(2ν): e^(−50) 50⁴ is below rounding errors. Its parameters change
+# nothing of the state any more, and rounding errors times a long gap would.
+_FORGOTTEN = 50.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,9 @@ class Axis:
         self._stretches: dict[tuple[int, bool], list[Stretch]] = {}
 
     def stretches(self, layout: Layout, copies: int = 1) -> list[Stretch]:
-        """Stretches for a layout. Equal gaps in one of them are kept once, unless transitions depend on time."""
+        """Stretches for a layout. Equal gaps in one of them are kept once where they are many, unless transitions
+        depend on time.
+        """
         size, squares = copies * sum(layout.blocks), copies * sum(block**2 for block in layout.blocks)
         rows = max(16, _STRETCH // (size + size**2 + 4 * squares))
         key = rows, layout.depends_on_time
@@ -72,10 +79,10 @@ class Axis:
         own, times = gaps[rows], self.times[rows]
         moved = own > 0.0
         which = np.full(len(own), -1, dtype=np.int64)
-        if depends_on_time:
+        unique, first, inverse = np.unique(own[moved], return_index=True, return_inverse=True)
+        if depends_on_time or 2 * len(unique) > len(inverse):  # memory is read fastest in the order of rows
             which[moved] = np.arange(int(moved.sum()))
             return Stretch(rows, own[moved], times[moved], which)
-        unique, first, inverse = np.unique(own[moved], return_index=True, return_inverse=True)
         which[moved] = inverse
         return Stretch(rows, unique, times[moved][first], which)
 
@@ -90,6 +97,30 @@ class Moments:
     coefficients: Array
     thetas: Array
     H: Array
+
+
+class Slopes(NamedTuple):
+    """Of which gradients are made: sums over the rows, for each block (:mod:`rcgp.series.filtering`)."""
+
+    reach: Array
+    by_drift: Array
+    by_diffusion: Array
+    by_scale: Array
+
+    @classmethod
+    def of(cls, space: StateSpace) -> Slopes:
+        """Sums of zero."""
+        layout, flat = space.layout, space.flat * space.copies
+        powers = 1 + 2 * max((kinds.count(LINEAR) for kinds in layout.factors), default=0)
+        rates, f = [], 0
+        for kinds in layout.factors:
+            own = space.thetas[f : f + len(kinds)]
+            rates.append(sum(theta for kind, theta in zip(kinds, own, strict=True) if kind < COSINE))
+            f += len(kinds)
+        reach = np.tile([_FORGOTTEN / rate if rate > 0.0 else np.inf for rate in rates], space.copies)
+        return cls(
+            reach, np.zeros(flat), np.zeros((powers if layout.depends_on_time else 1, flat)), np.zeros_like(reach)
+        )
 
 
 class StateSpace:
@@ -120,14 +151,15 @@ class StateSpace:
         """D, the size of the state."""
         return sum(self.blocks)
 
-    def prior(self, time: float, coefficients: Array | None = None) -> Array:
+    def prior(self, time: float) -> Array:
         """Prior covariance of the state at a time, ``D x D``."""
-        own = self.coefficients if coefficients is None else coefficients
-        flat = np.tile(transitions.prior(self.ends, self.kinds, own, self.thetas, time, self.flat), self.copies)
-        P, at, start = np.zeros((self.size, self.size)), 0, 0
-        for block in self.blocks:
-            P[start : start + block, start : start + block] = flat[at : at + block**2].reshape(block, block)
-            start, at = start + block, at + block**2
+        P, start = np.zeros((self.size, self.size)), 0
+        own = [
+            c * transitions.prior(kinds, time) for c, kinds in zip(self.coefficients, self.layout.factors, strict=True)
+        ]
+        for block in own * self.copies:
+            P[start : start + len(block), start : start + len(block)] = block
+            start += len(block)
         return P
 
     def fill(self, gaps: Array, times: Array, room: Array | None = None) -> tuple[Array, Array]:
@@ -168,9 +200,8 @@ class StateSpace:
             value, states = self._forward(axis, stretches[:-1], z, w, score=False)
         mean, variance = np.empty(n), np.empty(n)
         lam, Lam = np.zeros(D), np.zeros((D, D))
-        d_coefficients, d_thetas, d_H = (np.zeros_like(part) for part in (self.coefficients, self.thetas, self.H))
         room = np.empty((2, largest, self.flat))
-        d_room = np.empty((2, largest if gradient else 0, self.flat * self.copies))
+        sums, d_H = Slopes.of(self), np.zeros_like(self.H)
         for stretch, (m0, P0) in zip(reversed(stretches), reversed(states), strict=True):
             rows = stretch.rows
             A, Q = self.fill(stretch.gaps, stretch.times, room)
@@ -178,56 +209,44 @@ class StateSpace:
             store = [part[rows if keep else slice(rows.stop - rows.start)] for part in kept]
             if not keep:
                 value += self.passes.forward(*own, m0.copy(), P0.copy(), *store, True)
-            d_A, d_Q = d_room[:, : len(A)]
-            d_A[:], d_Q[:] = 0.0, 0.0
-            results = mean[rows], variance[rows], d_A, d_Q, d_H, gradient
-            self.passes.backward(*own, m0, P0, *store, lam, Lam, *results)
-            if gradient:
-                self._contract(stretch, A, Q, d_A, d_Q, d_coefficients, d_thetas)
-        if gradient:
-            unit = self.prior(float(axis.times[0]), np.ones_like(self.coefficients))
-            # Observations of 1e300: the search sees that the gradient is not finite.
-            with np.errstate(over="ignore", invalid="ignore"):
-                d_P = 0.5 * (np.outer(lam, lam) - Lam) * unit
-                starts = np.cumsum((0, *self.blocks))
-                for b in range(len(self.blocks)):
-                    own_block = slice(starts[b], starts[b + 1])
-                    d_coefficients[b % len(self.layout.blocks)] += d_P[own_block, own_block].sum()
-        return Moments(value, mean, variance, d_coefficients, d_thetas, d_H)
+            results = mean[rows], variance[rows], stretch.gaps, stretch.times, *sums, d_H, gradient
+            self.passes.backward(*own, *store, lam, Lam, *results)
+        # Observations of 1e300: the search sees that the gradient is not finite.
+        with np.errstate(over="ignore", invalid="ignore"):
+            start = 0.5 * (np.outer(lam, lam) - Lam)
+            by_coefficients, by_thetas = self._by_parameters(sums, start, float(axis.times[0]))
+        return Moments(value, mean, variance, by_coefficients, by_thetas, d_H)
 
     def draw(self, axis: Axis, random: np.random.Generator) -> Array:
         """A sample of the prior: of h·x in each row, ``n``. Cost O(n)."""
         values = np.empty(len(axis.times))
-        x = transitions.root(self.prior(float(axis.times[0]))) @ random.standard_normal(self.size)
+        root, simulate = transitions.simulation()
+        x = root(self.prior(float(axis.times[0]))) @ random.standard_normal(self.size)
         blocks = np.array(self.blocks, dtype=np.int64)
         for stretch in axis.stretches(self.layout, self.copies):
             rows = stretch.rows
             A, Q = self.fill(stretch.gaps, stretch.times)
             normal = random.standard_normal((rows.stop - rows.start, self.size))
-            transitions.simulate(A, Q, stretch.which, blocks, self.H, axis.place[rows], normal, x, values[rows])
+            simulate(A, Q, stretch.which, blocks, self.H, axis.place[rows], normal, x, values[rows])
         return values
 
-    def _contract(
-        self, stretch: Stretch, A: Array, Q: Array, d_A: Array, d_Q: Array, d_coefficients: Array, d_thetas: Array
-    ) -> None:
-        """Add derivatives by the parameters, given those by A and Q."""
-        if self.copies > 1:
-            shape = len(Q), self.copies, self.flat
-            d_A, d_Q = d_A.reshape(shape).sum(axis=1), d_Q.reshape(shape).sum(axis=1)
-        transitions.contract(
-            self.ends,
-            self.kinds,
-            self.coefficients,
-            self.thetas,
-            stretch.gaps,
-            stretch.times,
-            d_A,
-            d_Q,
-            A[:, : self.flat],
-            Q[:, : self.flat],
-            d_coefficients,
-            d_thetas,
-        )
+    def _by_parameters(self, sums: Slopes, start: Array, time: float) -> tuple[Array, Array]:
+        """Derivatives of ℓ by coefficients and parameters, given the sums of a pass and ∂ℓ/∂P at the first time."""
+        by_coefficients, by_thetas = np.zeros_like(self.coefficients), np.zeros_like(self.thetas)
+        D, o, f = 0, 0, 0
+        for b, d in enumerate(self.blocks):
+            t = b % len(self.layout.blocks)
+            f = f if t else 0
+            kinds, c, flat = self.layout.factors[t], self.coefficients[t], slice(o, o + d * d)
+            if c > 0.0:
+                by_coefficients[t] += sums.by_scale[b] / c
+            by_coefficients[t] += (start[D : D + d, D : D + d] * transitions.prior(kinds, time)).sum()
+            drift, diffusion = sums.by_drift[flat].reshape(d, d), sums.by_diffusion[:, flat].reshape(-1, d, d)
+            for F, N in transitions.slopes(kinds):
+                by_thetas[f] += (F * drift.T).sum() + c * sum((n * V).sum() for n, V in zip(N, diffusion, strict=False))
+                f += 1
+            D, o = D + d, o + d * d
+        return by_coefficients, by_thetas
 
     def _forward(
         self,
@@ -296,9 +315,8 @@ class _Evidence(torch.autograd.Function):
         if not any(ctx.needs_input_grad):
             return z.new_tensor(space.evidence(axis, targets, w))
         found = space.moments(axis, targets, w, gradient=True)
-        by_z, by_s = np.empty_like(targets), np.empty_like(targets)
-        by_data(targets, w, found.mean, found.variance, by_z, by_s)
-        parts = found.coefficients, found.thetas, by_z, by_s, found.H
+        by_data(targets, w, found.mean, found.variance)
+        parts = found.coefficients, found.thetas, found.mean, found.variance, found.H
         ctx.save_for_backward(*(torch.from_numpy(part) for part in parts))
         return z.new_tensor(found.value)
 

@@ -12,12 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from numba import njit
-from numba.extending import register_jitable
+from numba import float64, int64, njit, void
 from numpy.typing import NDArray
 
 from rcgp.series import transitions
-from rcgp.series.filtering import compiled, kept_by_layout
+from rcgp.series.filtering import LAYOUT, assign, observe, predict
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, GAP, SCALES
 
@@ -30,6 +29,13 @@ _NEWTON = 60
 
 # What is left of the density of outliers at least, and the squared weight below which a value is left out.
 _SMALLEST, _DELETED = 1e-12, 1e-200
+
+_VECTOR, _MATRIX, _TWO = float64[::1], float64[:, ::1], float64[:, :, ::1]
+_KERNEL = int64[::1], int64[::1], _VECTOR, _VECTOR
+_STEP = void(
+    float64, float64, LAYOUT, LAYOUT, LAYOUT, *_KERNEL, _VECTOR, _VECTOR, _TWO, _MATRIX, _MATRIX, _MATRIX, _VECTOR,
+    _MATRIX, _TWO, _VECTOR, _MATRIX, _TWO, _VECTOR,
+)  # fmt: skip
 
 # Size of a jump whose square is an ordinary number.
 _FARTHEST = 1e100
@@ -44,7 +50,7 @@ def law_numbers(law: NoiseLaw, noise: float, coverage: float) -> NDArray[np.floa
     return np.concatenate([head, log_shares, law.good_shares])
 
 
-@njit(cache=True)
+@njit(error_model="numpy")
 def judge(e, f, v, law):
     """Log density, probability of being bad, squared weight and slope of a residual e predicted by N(f, v)."""
     noise, width = law[0], law[1]
@@ -63,7 +69,9 @@ def judge(e, f, v, law):
     reach = math.hypot(1.0, far)
     terms[K] = law[4 + K] - math.log(math.pi * width) - 2.0 * math.log(reach) + math.log(left) - law[2]
     pull[K] = -2.0 * (far / reach) / reach / width + deviation / total * (1.0 / left - 1.0)
-    largest = terms.max()
+    largest = terms[0]
+    for k in range(1, K + 1):
+        largest = max(largest, terms[k])
     density, mean = 0.0, 0.0
     for k in range(K + 1):
         terms[k] = math.exp(terms[k] - largest)
@@ -83,7 +91,7 @@ def judge(e, f, v, law):
     return largest + math.log(density), terms[K - 1] + terms[K], precision, slope
 
 
-@njit(cache=True)
+@njit(error_model="numpy")
 def quantile(v, law):
     """Upper quantile of the noise law around a prediction of variance v, by Newton's method from the outside."""
     K = _SCALES.size
@@ -114,31 +122,38 @@ def quantile(v, law):
     return x
 
 
-@lru_cache(maxsize=16)
-def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
-    """One step of a stream, for a state of these blocks, the last of which is the level."""
-    passes = compiled(blocks, False)
-    predict, observe, assign = passes.predict, passes.observe, passes.assign
-    D = sum(blocks)
+@njit(error_model="numpy")
+def _expected(h, m, P):
+    """Mean and variance of h·x."""
+    f, v = 0.0, 0.0
+    for i in range(h.shape[1]):
+        f += h[0, i] * m[i]
+        for j in range(h.shape[1]):
+            v += h[0, i] * P[i, j] * h[0, j]
+    return f, max(v, 0.0)
 
-    @register_jitable
-    def take(e, h, law, m, P, room):
-        """Judge a residual by one filter, and take it in: its log density and probability of being bad."""
-        f, v = 0.0, 0.0
-        for i in range(D):
-            f += h[i] * m[i]
-            for j in range(D):
-                v += h[i] * P[i, j] * h[j]
-        density, probability, precision, slope = judge(e, f, max(v, 0.0), law)
-        if precision > _DELETED:
-            observe(h, e - law[0] * slope, precision / law[0], m, P, room)
-        return density, probability
 
-    @njit(cache=True)
-    @kept_by_layout(blocks)
+@njit(error_model="numpy")
+def _take_in(e, h, law, m, P, room):
+    """Judge a residual by one filter, and take it in: its log density and probability of being bad."""
+    f, v = _expected(h, m, P)
+    density, probability, precision, slope = judge(e, f, v, law)
+    if precision > _DELETED:
+        observe(h.shape[1], False, h, 0, e - law[0] * slope, precision / law[0], m, P, m, P, room)
+    return density, probability
+
+
+@lru_cache(maxsize=1)
+def compiled_step() -> Callable[..., None]:
+    """One step of a stream, for any layout of the state, whose last block is the level."""
+
+    @njit(_STEP, cache=True, error_model="numpy")
     def step(
         e,
         threshold,
+        sizes,
+        starts,
+        flats,
         ends,
         kinds,
         coefficients,
@@ -158,33 +173,29 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
         answer,
     ):
         """Predict, answer, judge, take in; so does the second filter, where there is one or reason for one."""
+        D = h.shape[1]
         room = np.empty((D, D))
         if gap[0] > 0.0:
             transitions.fill(ends, kinds, coefficients, thetas, gap, now, inner[0], inner[1])
             for i in range(A.size - 1):  # the last entry is the level's, which stays
-                A[i], Q[i] = inner[0, 0, i], inner[1, 0, i]
+                A[0, i], Q[0, i] = inner[0, 0, i], inner[1, 0, i]
             for i in range(2 if total[0] > 0.0 else 1):
-                predict(A, Q, m[i], P[i], new_m[i], new_P[i], room)
-                assign(new_m[i], new_P[i], m[i], P[i])
-        f, v = 0.0, 0.0
-        for i in range(D):
-            f += h[i] * m[0, i]
-            for j in range(D):
-                v += h[i] * P[0, i, j] * h[j]
-        v = max(v, 0.0)
+                predict(D, sizes.size, sizes, starts, flats, A, Q, 0, m[i], P[i], new_m[i], new_P[i], room)
+                assign(D, new_m[i], new_P[i], m[i], P[i])
+        f, v = _expected(h, m[0], P[0])
         half = quantile(v, law)
         answer[0], answer[1], answer[2] = f, f - half, f + half
         answer[3], answer[4] = math.nan, 0.0
         if math.isnan(e):
             return
-        assign(m[0], P[0], new_m[0], new_P[0])
-        first, probability = take(e, h, law, m[0], P[0], room[0])
+        assign(D, m[0], P[0], new_m[0], new_P[0])
+        first, probability = _take_in(e, h, law, m[0], P[0], room[0])
         answer[3] = probability
         if total[0] <= 0.0 and probability <= FLAGGED:
             return  # as expected: nothing to be explained by a jump
         explained = False
         if total[0] > 0.0:
-            second, bad = take(e, h, law, m[1], P[1], room[0])
+            second, bad = _take_in(e, h, law, m[1], P[1], room[0])
             # Every other error is as the one before: log(p₀ + π_o p₁ / 2).
             again = second + law[4 + _SCALES.size] - math.log(2.0)
             larger = max(first, again)
@@ -195,13 +206,13 @@ def compiled_step(blocks: tuple[int, ...]) -> Callable[..., None]:
             jump = e - f
             total[0] = 0.0
             if abs(jump) < _FARTHEST:
-                assign(new_m[0], new_P[0], m[1], P[1])
+                assign(D, new_m[0], new_P[0], m[1], P[1])
                 P[1, D - 1, D - 1] += law[1] * law[1] + jump * jump  # what the density's scales are, given the jump
-                take(e, h, law, m[1], P[1], room[0])
+                _take_in(e, h, law, m[1], P[1], room[0])
                 density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, jump / law[1]))
                 total[0] = max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
         if total[0] > threshold:
-            assign(m[1], P[1], m[0], P[0])
+            assign(D, m[1], P[1], m[0], P[0])
             total[0] = 0.0
             answer[3], answer[4] = 0.0, 1.0
 

@@ -32,7 +32,8 @@ from numpy.typing import ArrayLike, NDArray
 from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models.defaults import robust_spread
 from rcgp.saving import SavedModelError, read_archive, write_archive
-from rcgp.series.clock import Clock
+from rcgp.series.clock import Clock, times_and_values
+from rcgp.series.filtering import layout_arrays
 from rcgp.series.kernels import terms_of
 from rcgp.series.model import StateSpaceRCGP
 from rcgp.series.settings import SeriesSettings
@@ -141,14 +142,14 @@ class Stream:
         """What can be made from the rest."""
         self._normal = float(torch.special.ndtri(torch.tensor(0.5 + 0.5 * self.coverage, dtype=torch.float64)))
         D, flat = len(self._h), sum(block**2 for block in self._blocks)
-        self._step = compiled_step(self._blocks)
-        inner, A, Q = np.zeros((2, 1, flat - 1)), np.zeros(flat), np.zeros(flat)
-        A[-1] = 1.0  # the level stays
+        self._step = compiled_step()
+        inner, A, Q = np.zeros((2, 1, flat - 1)), np.zeros((1, flat)), np.zeros((1, flat))
+        A[0, -1] = 1.0  # the level stays
         self._gap, self._now, self._answer = np.zeros(1), np.zeros(1), np.zeros(5)
         room = np.empty((2, D)), np.empty((2, D, D))
         self._arguments = (
-            self._ends, self._kinds, self._coefficients, self._thetas, self._gap, self._now, inner, A, Q,
-            self._h, self._law, self._m, self._P, self._sum, *room, self._answer,
+            *layout_arrays(self._blocks), self._ends, self._kinds, self._coefficients, self._thetas, self._gap,
+            self._now, inner, A, Q, self._h[np.newaxis], self._law, self._m, self._P, self._sum, *room, self._answer,
         )  # fmt: skip
 
     def update(self, t: Any, y: float) -> StreamResult:
@@ -203,7 +204,7 @@ class Stream:
         kinds = (float, float, float, float, bool, bool)
         return StreamResults(*(np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)))
 
-    def refit(self, times: Any, values: ArrayLike, *, progress: Any = False) -> FitReport:
+    def refit(self, times: Any, values: ArrayLike | None = None, *, progress: Any = False) -> FitReport:
         """Learn hyperparameters and noise law from recent values, and go on after the last of them.
 
         Afterwards the stream is that of a new model, fitted to these values alone with the settings of the first one;
@@ -215,7 +216,8 @@ class Stream:
         Args:
             times: ``n`` times, in any order, of the same kind as those of the stream. The last one must not be before
                 the stream's last, or values in between would be lost.
-            values: ``n`` values; NaN is a missing one. Outliers may be among them.
+            values: ``n`` values; NaN is a missing one. Outliers may be among them. Without them ``times`` is a series
+                of pandas, whose index has the times.
             progress: as for :func:`rcgp.fit_robust`.
 
         Returns:
@@ -225,6 +227,7 @@ class Stream:
             ValueError: for times and values that :meth:`update_many` refuses, too, or that are too old.
             FitError: where no model can be computed. In either case the stream is as it was.
         """
+        times, values = times_and_values(times, values)
         t, y = self._read(times, values)
         if not len(t) or t.max() < self._last:
             raise ValueError(f"times must reach the last one of the stream, {self.last_time}, so that no value is lost")

@@ -9,9 +9,7 @@ The state of a product is the Kronecker product of the states of its factors. Wi
 
     A = a₁ ⊗ a₂,        Q = q₁ ⊗ p₂ + r₁ ⊗ q₂,        R = r₁ ⊗ r₂,
 
-sums of positive terms: Q keeps its digits for the smallest gaps, where p − a p aᵀ loses all of them. A and Q are linear
-in each factor's (a, q, p), so that the derivative by a factor's parameter is the same product with that factor replaced
-by its derivative.
+sums of positive terms: Q keeps its digits for the smallest gaps, where p − a p aᵀ loses all of them.
 
 For a Matérn kernel q = c ∫₀^x e^(−2u) g(u) g(u)ᵀ du, a sum of incomplete gamma functions
 
@@ -23,12 +21,14 @@ computed downwards from the largest k, where nothing cancels.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["COSINE", "DIMENSIONS", "LINEAR", "MATERN", "contract", "fill", "prior", "root", "simulate"]
+__all__ = ["COSINE", "DIMENSIONS", "LINEAR", "MATERN", "fill", "prior", "simulation", "slopes"]
 
 Matrix = NDArray[np.float64]
 
@@ -39,6 +39,24 @@ COSINE, LINEAR = 3, 4
 #: Size of the state of each kind.
 DIMENSIONS = np.array([1, 2, 3, 2, 2])
 
+# F of dx = F x dt + noise for each kind, in units of its parameter.
+_DRIFTS = [
+    np.array([[-1.0]]),
+    np.array([[0.0, 1.0], [-1.0, -2.0]]),
+    np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [-1.0, -3.0, -3.0]]),
+    np.array([[0.0, -1.0], [1.0, 0.0]]),
+    np.zeros((2, 2)),  # a trend has no parameter
+]
+
+# Prior covariance of each kind's state, by powers of time.
+_PRIORS = [
+    [np.eye(1)],
+    [np.eye(2)],
+    [np.array([[1.0, 0.0, -1.0 / 3.0], [0.0, 1.0 / 3.0, 0.0], [-1.0 / 3.0, 0.0, 1.0]])],
+    [np.eye(2)],
+    [np.array([[0.0, 0.0], [0.0, 1.0]]), np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 0.0]])],
+]
+
 # exp(-x) is zero from here on: longer gaps change nothing.
 _FAR = 800.0
 
@@ -47,7 +65,7 @@ _SMALL, _TERMS = 0.5, 12
 _RECIPROCALS = np.concatenate([[0.0], 1.0 / np.arange(1.0, 6.0 + _TERMS)])
 
 
-@njit(cache=True, inline="always")
+@njit(forceinline=True, error_model="numpy")
 def _gamma(k: int, y: float, decay: float) -> float:
     """P(k, y), given e^(−y)."""
     if y > _SMALL:
@@ -66,7 +84,7 @@ def _gamma(k: int, y: float, decay: float) -> float:
     return decay * total
 
 
-@njit(cache=True, inline="always")
+@njit(forceinline=True, error_model="numpy")
 def _matern(kind: int, x: float, c: float, g: int, o: int, a: Matrix, q: Matrix) -> None:
     """a, and q times c, of a Matérn factor over a gap of x = λΔ: row g, flat from column o on."""
     e = math.exp(-x)
@@ -101,26 +119,7 @@ def _matern(kind: int, x: float, c: float, g: int, o: int, a: Matrix, q: Matrix)
         q[g, o + 8] = m0 - 4.0 * m1 + 5.0 * m2 - 2.0 * m3 + m4
 
 
-@njit(cache=True, inline="always")
-def _matern_slope(kind: int, i: int, j: int, g: int, o: int, a: Matrix) -> tuple[float, float]:
-    """Derivatives of a_ij and q_ij by x, from a of :func:`_matern`: da/dx = F a and dq/dx = κ v vᵀ, the integrand of q.
-
-    F = [−1], [[0, 1], [−1, −2]] or [[0, 1, 0], [0, 0, 1], [−1, −3, −3]]; v is the last column of a, κ = 2, 4 or 16/3.
-    """
-    d = kind + 1
-    by_q = a[g, o + i * d + kind] * a[g, o + j * d + kind]
-    if i < kind:
-        by_a = a[g, o + (i + 1) * d + j]
-    elif kind == 0:
-        by_a = -a[g, o]
-    elif kind == 1:
-        by_a = -a[g, o + j] - 2.0 * a[g, o + 2 + j]
-    else:
-        by_a = -a[g, o + j] - 3.0 * (a[g, o + 3 + j] + a[g, o + 6 + j])
-    return by_a, (2.0, 4.0, 16.0 / 3.0)[kind] * by_q
-
-
-@njit(cache=True, inline="always")
+@njit(forceinline=True, error_model="numpy")
 def _factor(kind: int, theta: float, gap: float, c: float, g: int, o: int, a: Matrix, q: Matrix) -> None:
     """a, and q times c, of a factor over a gap: row g, flat from column o on."""
     if kind < COSINE:
@@ -134,48 +133,30 @@ def _factor(kind: int, theta: float, gap: float, c: float, g: int, o: int, a: Ma
         a[g, o], a[g, o + 1], a[g, o + 2], a[g, o + 3] = 1.0, gap, 0.0, 1.0
 
 
-@njit(cache=True)
-def _one_factor(kind: int, theta: float, gap: float, f: int, a: Matrix, q: Matrix) -> None:
-    """:func:`_factor` of a product, compiled once: rows f."""
-    _factor(kind, theta, gap, 1.0, f, 0, a, q)
-
-
-@njit(cache=True)
-def _factor_slope(kind: int, theta: float, gap: float, f: int, a: Matrix, by_a: Matrix, by_q: Matrix) -> None:
-    """Derivatives of a and q of a factor by its parameter: the rate of a Matérn kernel, or a frequency; rows f."""
-    for i in range(DIMENSIONS[kind] ** 2):
-        by_a[f, i], by_q[f, i] = 0.0, 0.0
-    if kind == COSINE:
-        by_a[f, 0], by_a[f, 1], by_a[f, 2], by_a[f, 3] = -gap * a[f, 2], -gap * a[f, 0], gap * a[f, 0], -gap * a[f, 2]
-    elif kind < COSINE and theta * gap < _FAR:
-        d = kind + 1
-        for i in range(d):
-            for j in range(d):
-                slope_a, slope_q = _matern_slope(kind, i, j, f, 0, a)
-                by_a[f, i * d + j], by_q[f, i * d + j] = gap * slope_a, gap * slope_q
-
-
-@njit(cache=True)
-def _prior(kind: int, time: float, g: int, p: Matrix) -> None:
-    """Prior covariance p of a factor's state at a time: row g, flat."""
-    p[g] = 0.0
-    p[g, 0] = 1.0
+@njit(forceinline=True, error_model="numpy")
+def _prior(kind: int, time: float, f: int, p: Matrix) -> None:
+    """Prior covariance p of a factor's state at a time: row f, flat."""
+    for i in range(9):
+        p[f, i] = 0.0
+    p[f, 0] = 1.0
     if kind == 1 or kind == COSINE:
-        p[g, 3] = 1.0
+        p[f, 3] = 1.0
     elif kind == 2:
-        p[g, 2] = p[g, 6] = -1.0 / 3.0
-        p[g, 4], p[g, 8] = 1.0 / 3.0, 1.0
+        p[f, 2] = p[f, 6] = -1.0 / 3.0
+        p[f, 4], p[f, 8] = 1.0 / 3.0, 1.0
     elif kind == LINEAR:
-        p[g, 0], p[g, 1], p[g, 2], p[g, 3] = time * time, time, time, 1.0
+        p[f, 0], p[f, 1], p[f, 2], p[f, 3] = time * time, time, time, 1.0
 
 
-@njit(cache=True)
-def _chain(first: int, last: int, kinds: Matrix, c: float, a: Matrix, q: Matrix, p: Matrix, work: Matrix) -> None:
-    """A, Q and R of a term into the first three rows of ``work``, flat, from the rows of its factors."""
+@njit(forceinline=True, error_model="numpy")
+def _chain(
+    g: int, first: int, last: int, kinds: Matrix, c: float, a: Matrix, q: Matrix, p: Matrix, work: Matrix
+) -> None:
+    """A, Q and R of a term over gap g into the first three rows of ``work``, flat, from those of its factors."""
     size = 1
     work[0, 0], work[1, 0], work[2, 0] = 1.0, 0.0, c
     for f in range(first, last):
-        d = DIMENSIONS[kinds[f]]
+        d, o = DIMENSIONS[kinds[f]], 9 * (f - first)
         for i in range(size * size):
             work[3, i], work[4, i], work[5, i] = work[0, i], work[1, i], work[2, i]
         for i in range(size):
@@ -184,13 +165,19 @@ def _chain(first: int, last: int, kinds: Matrix, c: float, a: Matrix, q: Matrix,
                 for k in range(d):
                     for n in range(d):
                         own, to = k * d + n, (i * d + k) * size * d + j * d + n
-                        work[0, to] = work[3, at] * a[f, own]
-                        work[1, to] = work[4, at] * p[f, own] + work[5, at] * q[f, own]
-                        work[2, to] = work[5, at] * (p[f, own] - q[f, own])
+                        noise, whole = q[g, o + own], p[f - first, own]
+                        work[0, to] = work[3, at] * a[g, o + own]
+                        work[1, to] = work[4, at] * whole + work[5, at] * noise
+                        work[2, to] = work[5, at] * (whole - noise)
         size *= d
 
 
-@njit(cache=True)
+@njit(
+    "void(int64[::1], int64[::1], float64[::1], float64[::1], float64[::1], float64[::1], float64[:, ::1], "
+    "float64[:, ::1])",
+    cache=True,
+    error_model="numpy",
+)
 def fill(
     ends: Matrix, kinds: Matrix, coefficients: Matrix, thetas: Matrix, gaps: Matrix, times: Matrix, A: Matrix, Q: Matrix
 ) -> None:
@@ -203,184 +190,138 @@ def fill(
         gaps, times: lengths of the gaps, and the times at their ends.
         A, Q: written here.
     """
-    a, q, p = np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9))
-    work = np.empty((6, A.shape[1]))
+    p, work = np.empty((kinds.size, 9)), np.empty((6, A.shape[1]))
     first, offset = 0, 0
     for t in range(ends.size):
         last, square = ends[t], 1
         for f in range(first, last):
             square *= DIMENSIONS[kinds[f]] ** 2
-        if last - first == 1:
-            kind, theta, c = kinds[first], thetas[first], coefficients[t]
+        alone = last - first == 1
+        # The rows of each factor, side by side: those of A and Q themselves where there is one.
+        a, q = A, Q
+        if not alone:
+            a, q = np.empty((gaps.size, 9 * (last - first))), np.empty((gaps.size, 9 * (last - first)))
+        for f in range(first, last):
+            kind, theta, o = kinds[f], thetas[f], offset if alone else 9 * (f - first)
+            c = coefficients[t] if alone else 1.0
             for g in range(gaps.size):
-                _factor(kind, theta, gaps[g], c, g, offset, A, Q)
-        else:
-            for g in range(gaps.size):
-                for f in range(first, last):
-                    _one_factor(kinds[f], thetas[f], gaps[g], f, a, q)
-                    _prior(kinds[f], times[g], f, p)
-                _chain(first, last, kinds, coefficients[t], a, q, p, work)
-                for i in range(square):
-                    A[g, offset + i], Q[g, offset + i] = work[0, i], work[1, i]
-        offset += square
-        first = last
-
-
-@njit(cache=True)
-def prior(ends: Matrix, kinds: Matrix, coefficients: Matrix, thetas: Matrix, time: float, size: int) -> Matrix:
-    """Blocks of the prior covariance of the state at a time, flat."""
-    P, work = np.zeros(size), np.empty((6, size))
-    a, q, p = np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9))
-    first, offset = 0, 0
-    for t in range(ends.size):
-        last, square = ends[t], 1
-        for f in range(first, last):
-            _prior(kinds[f], time, f, p)
-            square *= DIMENSIONS[kinds[f]] ** 2
-        _chain(first, last, kinds, coefficients[t], a, q, p, work)
-        for i in range(square):
-            P[offset + i] = work[1, i] + work[2, i]
-        offset += square
-        first = last
-    return P
-
-
-@njit(cache=True, inline="always")
-def _by_rate(
-    kind: int, theta: float, c: float, gaps: Matrix, o: int, A: Matrix, grad_A: Matrix, grad_Q: Matrix
-) -> float:
-    """The derivative by the rate of a term that is one Matérn factor; a constant ``kind`` unrolls the loops."""
-    d, total = kind + 1, 0.0
-    for g in range(gaps.size):
-        own = 0.0
-        for i in range(d):
-            for j in range(d):
-                by_a, by_q = _matern_slope(kind, i, j, g, o, A)
-                own += grad_A[g, o + i * d + j] * by_a + c * grad_Q[g, o + i * d + j] * by_q
-        if theta * gaps[g] < _FAR:
-            total += gaps[g] * own
-    return total
-
-
-@njit(cache=True)
-def contract(
-    ends: Matrix,
-    kinds: Matrix,
-    coefficients: Matrix,
-    thetas: Matrix,
-    gaps: Matrix,
-    times: Matrix,
-    grad_A: Matrix,
-    grad_Q: Matrix,
-    A: Matrix,
-    Q: Matrix,
-    grad_coefficients: Matrix,
-    grad_thetas: Matrix,
-) -> None:
-    """Add the gradient by coefficients and parameters, given A and Q of each gap and that by them. Cost O(g)."""
-    first, offset = 0, 0
-    for t in range(ends.size):
-        last, square, c = ends[t], 1, coefficients[t]
-        for f in range(first, last):
-            square *= DIMENSIONS[kinds[f]] ** 2
-        total = 0.0
-        for g in range(gaps.size):
-            own = 0.0
-            for i in range(offset, offset + square):
-                own += grad_Q[g, i] * Q[g, i]
-            total += own
-        if c > 0.0:
-            grad_coefficients[t] += total / c
-        kind = kinds[first] if last - first == 1 else LINEAR
-        if kind == 0:
-            grad_thetas[first] += _by_rate(0, thetas[first], c, gaps, offset, A, grad_A, grad_Q)
-        elif kind == 1:
-            grad_thetas[first] += _by_rate(1, thetas[first], c, gaps, offset, A, grad_A, grad_Q)
-        elif kind == 2:
-            grad_thetas[first] += _by_rate(2, thetas[first], c, gaps, offset, A, grad_A, grad_Q)
-        else:
-            _contract_factors(first, last, kinds, c, thetas, gaps, times, offset, square, grad_A, grad_Q, grad_thetas)
-        offset += square
-        first = last
-
-
-@njit(cache=True)
-def _swap(f: int, a: Matrix, by_a: Matrix, q: Matrix, by_q: Matrix, p: Matrix, by_p: Matrix) -> None:
-    """Exchange rows f of a factor's a, q and p with those of their derivatives."""
-    for i in range(9):
-        a[f, i], by_a[f, i] = by_a[f, i], a[f, i]
-        q[f, i], by_q[f, i] = by_q[f, i], q[f, i]
-        p[f, i], by_p[f, i] = by_p[f, i], p[f, i]
-
-
-@njit(cache=True)
-def _contract_factors(
-    first: int,
-    last: int,
-    kinds: Matrix,
-    c: float,
-    thetas: Matrix,
-    gaps: Matrix,
-    times: Matrix,
-    offset: int,
-    square: int,
-    grad_A: Matrix,
-    grad_Q: Matrix,
-    grad_thetas: Matrix,
-) -> None:
-    """:func:`contract` for the parameters of a term of any factors: each replaced by its derivative in turn."""
-    a, q, p = np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9))
-    by_a, by_q, by_p = np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9)), np.zeros((kinds.size, 9))
-    work = np.empty((6, grad_A.shape[1]))
-    for g in range(gaps.size):
-        for f in range(first, last):
-            _one_factor(kinds[f], thetas[f], gaps[g], f, a, q)
-            _prior(kinds[f], times[g], f, p)
-        for f in range(first, last):
-            if kinds[f] == LINEAR:
-                continue
-            _factor_slope(kinds[f], thetas[f], gaps[g], f, a, by_a, by_q)
-            _swap(f, a, by_a, q, by_q, p, by_p)  # p does not depend on the parameter: its derivative is zero
-            _chain(first, last, kinds, c, a, q, p, work)
-            _swap(f, a, by_a, q, by_q, p, by_p)
+                _factor(kind, theta, gaps[g], c, g, o, a, q)
+        for g in range(0 if alone else gaps.size):
+            for f in range(first, last):
+                _prior(kinds[f], times[g], f - first, p)
+            _chain(g, first, last, kinds, coefficients[t], a, q, p, work)
             for i in range(square):
-                grad_thetas[f] += grad_A[g, offset + i] * work[0, i] + grad_Q[g, offset + i] * work[1, i]
+                A[g, offset + i], Q[g, offset + i] = work[0, i], work[1, i]
+        offset += square
+        first = last
 
 
-@njit(cache=True)
-def root(Q: Matrix) -> Matrix:
-    """Lower triangular L with L Lᵀ = Q, positive semidefinite: columns without variance of their own are zero."""
-    d = Q.shape[0]
-    L = np.zeros((d, d))
+def prior(kinds: tuple[int, ...], time: float) -> Matrix:
+    """Prior covariance of the state of a term of these factors and coefficient one, ``d x d``, at a time."""
+    parts = [np.ones((1, 1))]
+    for kind in kinds:
+        parts = _times(parts, _PRIORS[kind])
+    return sum(part * time**power for power, part in enumerate(parts))  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=256)
+def slopes(kinds: tuple[int, ...]) -> list[tuple[Matrix, list[Matrix]]]:
+    """F and N of each factor of a term: how its parameter moves the state.
+
+    A factor obeys dx = θ F x dt + noise of covariance θ N dt, N = −(F p + p Fᵀ) for a stationary one. In the product
+    of all, and for a coefficient c, ∂A/∂θ = Δ F A and ∂Q/∂θ = Δ (F Q + Q Fᵀ + c N).
+
+    Args:
+        kinds: of the factors.
+
+    Returns:
+        For each factor F, ``d x d``, and the matrices N_k of N = Σ_k N_k tᵏ: one, unless there are trends.
+    """
+    found = []
+    for own, kind in enumerate(kinds):
+        drift, parts = np.ones((1, 1)), [np.ones((1, 1))]
+        for f, other in enumerate(kinds):
+            F, p = _DRIFTS[kind], _PRIORS[kind][0]
+            drift = np.kron(drift, F if f == own else np.eye(DIMENSIONS[other]))
+            parts = _times(parts, [-(F @ p + p @ F.T)] if f == own else _PRIORS[other])
+        found.append((drift, parts))
+    return found
+
+
+def _times(left: list[Matrix], right: list[Matrix]) -> list[Matrix]:
+    """Kronecker product of two polynomials in time whose coefficients are matrices."""
+    size = len(left[0]) * len(right[0])
+    product = [np.zeros((size, size)) for _ in range(len(left) + len(right) - 1)]
+    for i, first in enumerate(left):
+        for j, second in enumerate(right):
+            product[i + j] += np.kron(first, second)
+    return product
+
+
+@njit(forceinline=True, error_model="numpy")
+def _root(d: int, o: int, Q: Matrix, L: Matrix) -> None:
+    """The first d rows and columns of :func:`root`, of Q flat from entry o on."""
     for j in range(d):
-        left = Q[j, j]
+        left = Q[o + j * d + j]
         for k in range(j):
             left -= L[j, k] * L[j, k]
-        if left <= 1e-14 * Q[j, j]:
-            continue
-        L[j, j] = math.sqrt(left)
+        exists = left > 1e-14 * Q[o + j * d + j]
+        L[j, j] = math.sqrt(left) if exists else 0.0
         for i in range(j + 1, d):
-            total = Q[i, j]
+            total = Q[o + i * d + j]
             for k in range(j):
                 total -= L[i, k] * L[j, k]
-            L[i, j] = total / L[j, j]
-    return L
+            L[i, j] = total / L[j, j] if exists else 0.0
 
 
-@njit(cache=True)
-def simulate(
-    A: Matrix, Q: Matrix, which: Matrix, blocks: Matrix, H: Matrix, place: Matrix, normal: Matrix, x: Matrix, f: Matrix
-) -> None:
-    """Draw the state from row to row, from standard normal numbers: h·x of each row into f; x is changed in place."""
-    for i in range(f.size):
-        g = which[i]
-        start, at = 0, 0
-        for b in range(blocks.size if g >= 0 else 0):
-            d = blocks[b]
-            L = root(np.ascontiguousarray(Q[g, at : at + d * d]).reshape(d, d))
-            a = np.ascontiguousarray(A[g, at : at + d * d]).reshape(d, d)
-            x[start : start + d] = a @ x[start : start + d] + L @ normal[i, start : start + d]
-            start, at = start + d, at + d * d
-        f[i] = 0.0
-        for j in range(x.size):
-            f[i] += H[place[i], j] * x[j]
+@lru_cache(maxsize=1)
+def simulation() -> tuple[Callable[[Matrix], Matrix], Callable[..., None]]:
+    """The compiled functions by which samples are drawn."""
+
+    @njit("float64[:, ::1](float64[:, ::1])", cache=True, error_model="numpy")
+    def root(Q: Matrix) -> Matrix:
+        """Lower triangular L with L Lᵀ = Q, positive semidefinite: columns without variance of their own are zero."""
+        L = np.zeros(Q.shape)
+        _root(Q.shape[0], 0, Q.ravel(), L)
+        return L
+
+    @njit(
+        "void(float64[:, ::1], float64[:, ::1], int64[::1], int64[::1], float64[:, ::1], int64[::1], float64[:, ::1], "
+        "float64[::1], float64[::1])",
+        cache=True,
+        error_model="numpy",
+    )
+    def simulate(
+        A: Matrix,
+        Q: Matrix,
+        which: Matrix,
+        blocks: Matrix,
+        H: Matrix,
+        place: Matrix,
+        normal: Matrix,
+        x: Matrix,
+        f: Matrix,
+    ) -> None:
+        """Draw the state from row to row, from standard normal numbers: h·x of each row into f; x changes in place."""
+        L, new = np.zeros((x.size, x.size)), np.empty(x.size)
+        for i in range(f.size):
+            g = which[i]
+            start, o = 0, 0
+            for b in range(blocks.size if g >= 0 else 0):
+                d = blocks[b]
+                _root(d, o, Q[g], L)
+                for r in range(d):
+                    total = 0.0
+                    for c in range(d):
+                        total += A[g, o + r * d + c] * x[start + c]
+                    for c in range(r + 1):
+                        total += L[r, c] * normal[i, start + c]
+                    new[start + r] = total
+                for r in range(d):
+                    x[start + r] = new[start + r]
+                start, o = start + d, o + d * d
+            f[i] = 0.0
+            for j in range(x.size):
+                f[i] += H[place[i], j] * x[j]
+
+    return root, simulate

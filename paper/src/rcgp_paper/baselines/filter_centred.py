@@ -20,14 +20,14 @@ from typing import Any
 import gpytorch
 import numpy as np
 import torch
-from numba import njit
+from numba import boolean, float64, int64, njit, void
 from torch import Tensor
 
 from rcgp.core.pseudo import pseudo_data
 from rcgp.models.exact import TrainingTerms
 from rcgp.models.means import MeanLike
 from rcgp.series import StateSpaceRCGP
-from rcgp.series.filtering import compiled, kept_by_layout
+from rcgp.series.filtering import LAYOUT, assign, layout_arrays, observe, predict
 from rcgp.series.solver import StateSpace
 from rcgp.training import FitReport, fit
 from rcgp.training.search import Progress
@@ -93,46 +93,46 @@ class FilterCentredGP(StateSpaceRCGP):
         """Each row's prediction f by the filter, relative to the prior mean, and c: each ``n``."""
         order, axis = self._axis()
         space = StateSpace(self._terms())
-        run = _compiled_filter(space.blocks, len(space.blocks) == 1)
+        run, layout = _compiled_filter(), (*layout_arrays(space.blocks), len(space.blocks) == 1)
         e = residual[order].double().numpy()
         centre, scale = np.empty_like(e), np.empty_like(e)
         m, P = np.zeros(space.size), space.prior(float(axis.times[0]))
         for stretch in axis.stretches(space.layout):
             A, Q = space.fill(stretch.gaps, stretch.times)
             rows = stretch.rows
-            run(A, Q, stretch.which, space.H[0], e[rows], noise.item(), m, P, centre[rows], scale[rows])
+            run(*layout, A, Q, stretch.which, space.H, e[rows], noise.item(), m, P, centre[rows], scale[rows])
         results = torch.empty(2, len(e), dtype=torch.float64)
         results[:, order] = torch.from_numpy(np.stack([centre, scale]))
         first, second = results.to(residual)
         return first, second
 
 
-@lru_cache(maxsize=16)
-def _compiled_filter(blocks: tuple[int, ...], single: bool) -> Callable[..., Any]:
-    """The filter for a state of blocks of these sizes; ``single`` as for :func:`rcgp.series.filtering.compiled`."""
-    passes = compiled(blocks, single)
-    predict, observe = passes.predict, passes.observe
-    D = sum(blocks)
+@lru_cache(maxsize=1)
+def _compiled_filter() -> Callable[..., Any]:
+    """The filter, for any layout of the state (:mod:`rcgp.series.filtering`)."""
 
-    @njit(cache=True)
-    @kept_by_layout(blocks, single)
-    def run(A, Q, which, h, residual, noise, m, P, centre, scale):
+    vector, matrix = float64[::1], float64[:, ::1]
+    layout, rows = (LAYOUT, LAYOUT, LAYOUT, boolean), (matrix, matrix, int64[::1], matrix, vector)
+
+    @njit(void(*layout, *rows, float64, vector, matrix, vector, vector), cache=True)
+    def run(sizes, starts, flats, single, A, Q, which, H, residual, noise, m, P, centre, scale):
         """Rows of one stretch of time, from the state (m, P) after the row before it, which is changed in place."""
+        D = m.size
         new_m, new_P, AP, Ph = np.empty(D), np.empty((D, D)), np.empty((D, D)), np.empty(D)
         for i in range(residual.size):
             if which[i] >= 0:
-                predict(A[which[i]], Q[which[i]], m, P, new_m, new_P, AP)
-                m[:], P[:] = new_m, new_P
+                predict(D, sizes.size, sizes, starts, flats, A, Q, which[i], m, P, new_m, new_P, AP)
+                assign(D, new_m, new_P, m, P)
             f, v = 0.0, 0.0
             for r in range(D):
-                f += h[r] * m[r]
+                f += H[0, r] * m[r]
                 for c in range(D):
-                    v += h[r] * P[r, c] * h[c]
+                    v += H[0, r] * P[r, c] * H[0, c]
             centre[i], scale[i] = f, math.sqrt(max(v, 0.0) + noise)
             u = (residual[i] - f) / scale[i]
             w = 1.0 / math.hypot(1.0, u)
             if w * w > 0.0:  # else the row is deleted
                 slope = -2.0 / scale[i] * (u * w) * w
-                observe(h, residual[i] - noise * slope, w * w / noise, m, P, Ph)
+                observe(D, single, H, 0, residual[i] - noise * slope, w * w / noise, m, P, m, P, Ph)
 
     return run  # type: ignore[no-any-return]
