@@ -96,7 +96,7 @@ class DeepRCGPRegressor(BaseRegressor):
         Number of layers; 1 is a sparse variational GP.
     n_inducing : int, default=64
         Inducing points of each layer, chosen by k-means++ among the rows; at most the number of rows.
-    max_iter : int, default=1500
+    max_iter : int, default=1000
         Limit on the steps of the optimiser (Adam).
     learning_rate : float, default=0.02
         Its learning rate, which falls to zero over the steps.
@@ -158,7 +158,7 @@ class DeepRCGPRegressor(BaseRegressor):
         self,
         n_layers: int = 2,
         n_inducing: int = 64,
-        max_iter: int = 1500,
+        max_iter: int = 1000,
         learning_rate: float = 0.02,
         batch_size: int = 256,
         n_samples: int = 3,

@@ -114,6 +114,12 @@ class DeepModel(DeepGP):  # type: ignore[misc]
         self.hidden = torch.nn.ModuleList(hidden)
         self.last = _Layer(inducing, None)
 
+    def skipped(self, x: Tensor) -> Tensor:
+        """What the skip connections alone make of ``n x d`` inputs: those of the last layer before any training."""
+        for layer in self.hidden:
+            x = x @ cast(_Layer, layer).mean_module.weight.mT
+        return x
+
     def forward(self, x: Tensor, base: Tensor) -> MultivariateNormal:
         """Marginal distributions of f at each row given samples of the hidden layers, a batch of ``s x n``.
 
