@@ -44,6 +44,7 @@ KINDS = ("none", "two-sided 15 %", "one-sided 15 %")
 EPOCHS = {"kin8nm": 40, "protein": 8}
 INDUCING, BATCH, RATE = 500, 1024, 0.02
 DEEP_METHODS = ("Gaussian", "noise law", "gamma", "exact RCGP")
+DEEP_KINDS = ("none", "two-sided 15 %")
 DEEP_PROBLEMS = ("blocks", "doppler", "ridge", "concrete", "mpg")
 
 
@@ -212,12 +213,12 @@ def run_deep(name: str, kind: str, method: str, seed: int) -> dict[str, object]:
     return {**record, "error": error, "diverged": diverged, "seconds": time.perf_counter() - began, **more}
 
 
-def deep(names: list[str], seeds: int) -> None:
+def deep(names: list[str], seeds: int, methods: list[str], kinds: list[str]) -> None:
     known = {(r["data"], r["kind"], r["method"], r["seed"]) for r in records() if r["part"] == "deep"}
     for seed in range(seeds):
         for name in names:
-            for kind in ("none", "two-sided 15 %"):
-                for method in DEEP_METHODS:
+            for kind in kinds:
+                for method in methods:
                     if (name, kind, method, seed) not in known:
                         keep(run_deep(name, kind, method, seed))
 
@@ -304,10 +305,12 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["svgp", "speed", "deep", "page"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--methods", nargs="+", default=list(DEEP_METHODS), help="of deep GPs")
+    parser.add_argument("--kinds", nargs="+", default=list(DEEP_KINDS), help="of errors in deep GPs' data")
     arguments = parser.parse_args()
     if arguments.what == "svgp":
         svgp(arguments.names or list(EPOCHS), arguments.seeds)
     elif arguments.what == "deep":
-        deep(arguments.names or list(DEEP_PROBLEMS), arguments.seeds)
+        deep(arguments.names or list(DEEP_PROBLEMS), arguments.seeds, arguments.methods, arguments.kinds)
     else:
         {"speed": speed, "page": page}[arguments.what]()
