@@ -25,8 +25,8 @@ __all__ = ["DeepReport", "fit_deep", "held_out_score"]
 # Steps between two looks at the held-out rows.
 _LOOK = 50
 
-# Share of the steps in which the rate rises from zero, so that no first step is too long; and of the finish, in which all
-# rows train and their responsibilities are free, with its share of the rate.
+# Share of the steps in which the rate rises from zero, so that no first step is too long; and of the finish, in which
+# all rows train and their responsibilities are free, with its share of the rate.
 _WARM_UP, _FINISH, _FINISH_RATE = 0.03, 0.2, 0.25
 
 # Least number of held-out rows: fewer tell nothing.
@@ -92,15 +92,17 @@ def fit_deep(
         torch.manual_seed(seed)
         run = _Run(model, likelihood, X, y, batch, samples, objective, show)
         run.share = start_from_exact(model, likelihood, X, y)
-        best, rows = max(1, round((1.0 - _FINISH) * steps)), torch.arange(len(y))
+        most, rows = max(1, round((1.0 - _FINISH) * steps)), torch.arange(len(y))
         scores: tuple[float, ...] = ()
         if count < _LEAST_HELD_OUT:
-            run.train(rows, best, rate)
+            run.train(rows, most, rate)
+            best = most
         else:
             order = torch.randperm(len(y))
-            best, scores = run.train_with_look(order[count:], order[:count], best, rate, patience)
+            best, scores = run.train_with_look(order[count:], order[:count], most, rate, patience)
         run.share = None
-        run.train(rows, round(_FINISH / (1.0 - _FINISH) * best), _FINISH_RATE * rate)
+        finish = max(1, round(_FINISH / (1.0 - _FINISH) * best))
+        run.train(rows, min(finish, steps - most), _FINISH_RATE * rate)
     if line is not None:
         line.end()
     return DeepReport(run.steps, best, scores, run.bound)
@@ -129,6 +131,7 @@ class _Run:
 
     def optimiser(self, steps: int, rate: float) -> tuple[torch.optim.Optimizer, Any]:
         optimiser = torch.optim.Adam([p for p in self.modules.parameters() if p.requires_grad], lr=rate)
+        steps = max(steps, 1)
 
         def factor(step: int) -> float:
             rise = min(1.0, (step + 1) / (_WARM_UP * steps))

@@ -122,6 +122,11 @@ class NoiseLawLikelihood(RowLikelihood):
             share: ``... x n x 5`` responsibilities of the components (``... x t x n x 5`` with tasks), from better
                 predictions than those of a model at the start of its training. The bound is that for given ones.
         """
+        if share is not None:
+            n = function_dist.event_shape[0]
+            if share.shape[-2:] != (n, len(SCALES) + 1):
+                got = f"{tuple(share.shape)} for {n} rows"
+                raise ValueError(f"share must have a row of {len(SCALES) + 1} responsibilities for each row, got {got}")
         return self._log_density(partial(expected_responsibilities, share=share), observations, function_dist)
 
     def log_marginal(
