@@ -231,19 +231,18 @@ def geometric(values: list[float]) -> str:
 
 
 def table(part: str, methods: tuple[str, ...], reference: str) -> str:
-    """Errors over those of the reference on clean rows: geometric means over seeds."""
+    """Errors over those of the reference on clean rows: geometric means over seeds, fewer of them in brackets."""
     rows = [r for r in records() if r["part"] == part and "error" in r]
     clean = {(r["data"], r["seed"]): r["error"] for r in rows if r["kind"] == "none" and r["method"] == reference}
     lines = [f"| data | errors | seeds | {' | '.join(methods)} |", f"|---|---|---:|{'---:|' * len(methods)}"]
     for name in dict.fromkeys(r["data"] for r in rows):
         for kind in dict.fromkeys(r["kind"] for r in rows):
-            cells, seeds = [], set()
-            for method in methods:
-                of_method = [r for r in rows if (r["data"], r["kind"], r["method"]) == (name, kind, method)]
-                cells.append(geometric([r["error"] / clean[name, r["seed"]] for r in of_method]))
-                seeds |= {r["seed"] for r in of_method}
-            if all(cells):  # else the runs are not complete
-                lines.append(f"| {name} | {kind} | {len(seeds)} | {' | '.join(cells)} |")
+            of_kind = [r for r in rows if (r["data"], r["kind"]) == (name, kind) and (name, r["seed"]) in clean]
+            ratios = [[r["error"] / clean[name, r["seed"]] for r in of_kind if r["method"] == m] for m in methods]
+            most = max(map(len, ratios))
+            if most:
+                cells = [geometric(found) + f" ({len(found)})" * (0 < len(found) < most) for found in ratios]
+                lines.append(f"| {name} | {kind} | {most} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
