@@ -157,7 +157,7 @@ def test_training_stops_early_and_keeps_the_best_state():
         model, likelihood, X, y, steps=400, rate=0.05, patience=50, progress=lambda step, bound: seen.append(step)
     )
     assert report.best == 50 * (1 + report.scores.index(max(report.scores)))
-    assert report.iterations == 50 * len(report.scores) + round(0.2 * report.best) == len(seen)
+    assert report.iterations == 50 * len(report.scores) + round(report.best / 4) == len(seen)
     assert report.best < 400
 
 
