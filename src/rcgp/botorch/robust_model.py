@@ -140,7 +140,9 @@ class RobustModel(TrainingData):
             # Compare values, not version counters: GPyTorch's setters write through .data, which those miss.
             state = (*self.parameters(), *self.buffers())  # type: ignore[attr-defined]
             tensors = [tensor.detach() for tensor in (X, y, self.row_noise(), *state)]
-            parts = [part for module in (self.covar_module, self.mean_module) for part in module.modules()]
+            # Priors choose hyperparameters; of given ones the posterior does not depend on them.
+            both = (*self.covar_module.modules(), *self.mean_module.modules())
+            parts = [part for part in both if not isinstance(part, gpytorch.priors.Prior)]
             modules = [*parts, *(value for part in parts for value in plain_attributes(part)), self.weight]
             known = self._process
             if known is not None and not follows and same(known[0], modules, known[1], tensors):
