@@ -24,7 +24,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from rcgp.botorch.defaults import RobustStandardize
-from rcgp.botorch.fitting import fit
+from rcgp.botorch.fitting import fit_silently
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.training import FitError
@@ -86,7 +86,7 @@ def fit_surrogate(X: Tensor, y: Tensor) -> Surrogate | None:
     model = SingleTaskRCGP(X, targets, outcome_transform=None)
     try:
         with _quiet():
-            fit(model)
+            fit_silently(model)
     except (FitError, ModelFittingError, *_NUMERICAL_ERRORS):
         return None
     with torch.no_grad(), _quiet():
