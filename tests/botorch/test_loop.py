@@ -274,6 +274,14 @@ def test_huge_and_equal_values_are_handled():
     assert [e.number for e in result.outliers] == [4]
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_deviations_have_the_units_of_values(unit):
+    result, plain = (run(lambda x, u=u: u * bowl(x), 7) for u in (unit, 1.0))
+    assert result.deviation / unit == pytest.approx(plain.deviation, rel=1e-3)
+    last = result.evaluations[-1]
+    assert last.deviation / unit == pytest.approx(plain.evaluations[-1].deviation, rel=1e-3)
+
+
 @pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_a_value_infinite_compared_to_the_others_is_handled():
     result = run(Recorded({2: lambda: 1.7e308}, lambda x: 1e-9 * bowl(x)), 7)

@@ -105,6 +105,7 @@ class SingleTaskRCGP(TrainingDataModel, RobustModel):
         self.likelihood = likelihood
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch) if mean_module is None else mean_module
         if covar_module is None:
+            validation.check_scaling(transformed_X)
             covar_module = default_kernel(transformed_X.shape[-1], batch)
         self.covar_module = covar_module
         self.weight = weight_function
