@@ -42,6 +42,7 @@ set_stderr_log_level(logging.ERROR)
 
 # What Ax does to itself and to pandas.
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning"),
     # what BoTorch's sampling says of posteriors that hardly vary
     pytest.mark.filterwarnings("ignore::linear_operator.utils.warnings.NumericalWarning"),
     pytest.mark.filterwarnings("ignore:add_tracking_metric is deprecated:DeprecationWarning"),

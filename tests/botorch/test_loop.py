@@ -266,6 +266,7 @@ def test_with_a_single_value_it_is_the_best():
     assert f"evaluation 2, observed {result.value:.6g}" in str(result)
 
 
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_huge_and_equal_values_are_handled():
     assert run(lambda x: 7.0, 8).value == pytest.approx(7.0)
     result = run(Recorded({4: lambda: 1e300}), 8)
@@ -273,6 +274,15 @@ def test_huge_and_equal_values_are_handled():
     assert [e.number for e in result.outliers] == [4]
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_deviations_have_the_units_of_values(unit):
+    result, plain = (run(lambda x, u=u: u * bowl(x), 7) for u in (unit, 1.0))
+    assert result.deviation / unit == pytest.approx(plain.deviation, rel=1e-3)
+    last = result.evaluations[-1]
+    assert last.deviation / unit == pytest.approx(plain.evaluations[-1].deviation, rel=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_a_value_infinite_compared_to_the_others_is_handled():
     result = run(Recorded({2: lambda: 1.7e308}, lambda x: 1e-9 * bowl(x)), 7)
     assert [e.number for e in result.outliers] == [2]
@@ -280,7 +290,8 @@ def test_a_value_infinite_compared_to_the_others_is_handled():
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [("fit", FitError("no start", 0)), ("fit", NanError()), ("optimize_acqf", NotPSDError())]
+    ("name", "error"),
+    [("fit_silently", FitError("no start", 0)), ("fit_silently", NanError()), ("optimize_acqf", NotPSDError())],
 )
 def test_a_step_that_cannot_be_computed_takes_a_point_that_fills_the_box(monkeypatch, name, error):
     def broken(*_, **__):
@@ -325,6 +336,7 @@ def uninterrupted():
 
 
 @pytest.mark.parametrize("stop", [2, 7])
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_after_an_interrupt_the_trace_resumes_as_if_uninterrupted(tmp_path, stop, uninterrupted):
     path, (whole, objective) = tmp_path / "trace.jsonl", uninterrupted
     first = Recorded({3: 40.0, stop: interrupt})

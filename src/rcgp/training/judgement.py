@@ -14,7 +14,7 @@ from rcgp.models.defaults import robust_spread
 from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
-__all__ = ["Judgement", "doubts_of", "judge_outputs", "judge_rows"]
+__all__ = ["Judgement", "NoiseLawWarning", "doubts_of", "judge_outputs", "judge_rows"]
 
 # Shares that raise a doubt: rows that count less than a quarter without being flagged, so that errors and a heavy tail
 # look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
@@ -26,6 +26,10 @@ _COPIES, _STUCK, _TIMES = 1.0 / 3.0, 0.05, 4.0
 
 # Standard errors of a share that chance explains; and of how many flagged rows lie beside another one.
 _CHANCE, _BESIDE = 2.0, 4.0
+
+
+class NoiseLawWarning(UserWarning):
+    """The fit cannot tell outliers from inliers, or its noise law does not fit the rows."""
 
 
 @dataclass(frozen=True)
