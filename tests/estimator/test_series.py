@@ -31,7 +31,7 @@ def make_hourly(seed=0):
 @pytest.fixture(scope="module")
 def seasonal():
     series, _, _ = make_hourly()
-    return RCGPSeries(periods=["1D"], max_iter=60).fit(series)
+    return RCGPSeries(periods=["1D"], harmonics=2, max_iter=60).fit(series)
 
 
 def make_numbers(n=120):

@@ -93,7 +93,9 @@ def test_it_begins_as_a_sparse_gp_of_one_layer():
         torch.testing.assert_close(deep(X, base).variance, shallow(X, base).variance, atol=0.05, rtol=0.0)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "layers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_the_law_makes_a_deep_gp_robust(layers):
     X, y, truth, bad = steps(wrong=0.15)
     model, likelihood = DeepModel(X[::6].clone(), layers), NoiseLawLikelihood(y)

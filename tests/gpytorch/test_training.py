@@ -72,8 +72,15 @@ def test_a_normal_law_trains_like_the_gaussian_likelihood():
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("objective", [gpytorch.mlls.VariationalELBO, gpytorch.mlls.PredictiveLogLikelihood])
-@pytest.mark.parametrize(("dtype", "batch"), [(DOUBLE, 100), (torch.float32, None)])
+@pytest.mark.parametrize(
+    ("objective", "dtype", "batch"),
+    [
+        (gpytorch.mlls.VariationalELBO, DOUBLE, 100),
+        (gpytorch.mlls.PredictiveLogLikelihood, torch.float32, None),
+        pytest.param(gpytorch.mlls.VariationalELBO, torch.float32, None, marks=pytest.mark.slow),
+        pytest.param(gpytorch.mlls.PredictiveLogLikelihood, DOUBLE, 100, marks=pytest.mark.slow),
+    ],
+)
 def test_a_sparse_variational_gp_ignores_outliers(objective, dtype, batch):
     X, y, truth, wrong = sine(dtype=dtype)
     model, likelihood = SVGP(X[::15].clone()).to(dtype), NoiseLawLikelihood(y)
