@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from marks import slow
+
 pytest.importorskip("ax", reason="needs rcgp[ax]")
 
 from ax.adapter import cross_validation
@@ -247,9 +249,7 @@ def brute_force_with_weights_held(adapter):
 
 
 @pytest.mark.filterwarnings("ignore:Negative variance values")  # rounding, of a function without noise
-@pytest.mark.parametrize(
-    ("sem", "refit"), [(None, False), (0.3, False), pytest.param(0.3, True, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("sem", "refit"), [(None, False), (0.3, False), slow(0.3, True)])
 def test_folds_by_ax_are_models_of_the_other_rows(sem, refit):
     n = 12 if not refit else 8
     adapter = adapter_of(with_data(n, sem=sem), refit_on_cv=refit, warm_start_refit=False)

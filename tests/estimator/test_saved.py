@@ -16,6 +16,7 @@ import torch
 from sklearn.base import clone
 
 import rcgp
+from marks import slow
 from rcgp import RCGPRegressor, SparseRCGPRegressor
 from rcgp.estimator import NoiseLawWarning
 from rcgp.saving import SavedModelError, archive, read_archive, write_archive
@@ -94,8 +95,12 @@ anything = pytest.mark.filterwarnings(
 )
 
 
+# In make test each kind of part occurs once.
+SLOW = ("one noise", "plain", "rbf as matern", "some rows")
+
+
 @anything
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in ESTIMATORS])
 def test_a_round_trip_changes_nothing(name, tmp_path):
     model = clone(ESTIMATORS[name]).fit(X, y)
     model.save(tmp_path / "model.rcgp")

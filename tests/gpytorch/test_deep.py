@@ -9,6 +9,7 @@ import gpytorch
 import pytest
 import torch
 
+from marks import slow
 from rcgp.gpytorch import NoiseLawLikelihood, RCGPLikelihood
 from rcgp.gpytorch.deep import DeepModel, base_samples, random_samples
 from rcgp.gpytorch.deep_fit import fit_deep, held_out_score
@@ -93,9 +94,7 @@ def test_it_begins_as_a_sparse_gp_of_one_layer():
         torch.testing.assert_close(deep(X, base).variance, shallow(X, base).variance, atol=0.05, rtol=0.0)
 
 
-@pytest.mark.parametrize(
-    "layers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("layers", [slow(1), 2, slow(3)])
 def test_the_law_makes_a_deep_gp_robust(layers):
     X, y, truth, bad = steps(wrong=0.15)
     model, likelihood = DeepModel(X[::6].clone(), layers), NoiseLawLikelihood(y)

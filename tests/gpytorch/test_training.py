@@ -10,6 +10,7 @@ import pytest
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 
+from marks import slow
 from rcgp.gpytorch import NoiseLawLikelihood
 from rcgp.weights import NoiseLaw
 
@@ -77,8 +78,8 @@ def test_a_normal_law_trains_like_the_gaussian_likelihood():
     [
         (gpytorch.mlls.VariationalELBO, DOUBLE, 100),
         (gpytorch.mlls.PredictiveLogLikelihood, torch.float32, None),
-        pytest.param(gpytorch.mlls.VariationalELBO, torch.float32, None, marks=pytest.mark.slow),
-        pytest.param(gpytorch.mlls.PredictiveLogLikelihood, DOUBLE, 100, marks=pytest.mark.slow),
+        slow(gpytorch.mlls.VariationalELBO, torch.float32, None),
+        slow(gpytorch.mlls.PredictiveLogLikelihood, DOUBLE, 100),
     ],
 )
 def test_a_sparse_variational_gp_ignores_outliers(objective, dtype, batch):

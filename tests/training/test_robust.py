@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from marks import slow
 from rcgp import RCGP, FitError, SparseRCGP, fit, fit_robust, posterior_influence
 from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares, learn_law, log_bound
@@ -19,11 +20,6 @@ from rcgp.training import weigh_by_law
 from rcgp.training.learning import Learning
 from rcgp.training.objectives import log_prior
 from rcgp.weights import Constant, LawWeight
-
-
-def slow(*values):
-    """A case that make check runs: its values occur in other cases, beside others."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def make_data(n=100, share=0.1, size=5.0, seed=0, d=1, noise=0.1, one_sided=True):
@@ -47,9 +43,7 @@ def error_of(model, X, f):
         return float((model.posterior(X).mean - f).abs().mean())
 
 
-@pytest.mark.parametrize(
-    ("d", "share"), [(1, 0.05), (3, 0.15), (1, 0.3), slow(3, 0.05), slow(1, 0.15), slow(3, 0.3)]
-)
+@pytest.mark.parametrize(("d", "share"), [(1, 0.05), (3, 0.15), (1, 0.3), slow(3, 0.05), slow(1, 0.15), slow(3, 0.3)])
 def test_errors_are_found_and_cost_little(d, share):
     X, y, f, wrong = make_data(120, share, d=d)
     clean = make_model(*make_data(120, 0.0, d=d)[:2], weight=Constant())

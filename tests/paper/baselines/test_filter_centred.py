@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import rcgp
+from marks import slow
 from rcgp import StateSpaceRCGP
 from rcgp_paper.baselines.filter_centred import FilterCentredGP
 
@@ -56,9 +57,7 @@ def naive(model):
     return w, z, r
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in KERNELS]
-)
+@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in KERNELS])
 def test_weights_and_pseudo_data_are_those_of_a_naive_loop(name):
     model = FilterCentredGP(*series(), kernel=KERNELS[name](), noise=NOISE)
     w, z, r = naive(model)

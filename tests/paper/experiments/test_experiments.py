@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 import torch
 
+from marks import slow
 from rcgp import RCGP, fit
 from rcgp.models import posterior_influence
 from rcgp.models.defaults import add_weak_priors
@@ -195,8 +196,8 @@ def test_the_student_t_gp_is_scored_by_its_own_density():
     ("method", "protocol"),
     [
         *((method, "paper") for method in METHODS if method != "rrp"),
-        *(pytest.param(method, "published", marks=pytest.mark.slow) for method in METHODS if method != "rrp"),
-        pytest.param("rrp", "paper", marks=pytest.mark.slow),  # takes 20 s
+        *(slow(method, "published") for method in METHODS if method != "rrp"),
+        slow("rrp", "paper"),  # takes 20 s
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # BoTorch's own

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from marks import slow
 from rcgp.training.objectives import elbo, leave_one_out
 from rcgp.weights import Constant, InverseMultiquadric
 from rcgp_paper.data import prepare
@@ -79,10 +80,10 @@ def test_the_table_has_the_papers_cells_and_repetitions():
     [
         ("focused", 1.0, "paper"),
         ("asymmetric", 0.9, "published"),
-        pytest.param("uniform", 0.9, "paper", marks=pytest.mark.slow),
-        pytest.param("focused", 1.0, "published", marks=pytest.mark.slow),
-        pytest.param("asymmetric", 0.9, "paper", marks=pytest.mark.slow),
-        pytest.param("uniform", 0.9, "published", marks=pytest.mark.slow),
+        slow("uniform", 0.9, "paper"),
+        slow("focused", 1.0, "published"),
+        slow("asymmetric", 0.9, "paper"),
+        slow("uniform", 0.9, "published"),
     ],
 )
 def test_with_outliers_the_robust_model_is_better_on_synthetic_data(contamination, most, protocol):
