@@ -57,7 +57,7 @@ def with_outliers():
     return run(objective, 20), objective
 
 
-def test_outliers_do_not_derail_it(with_outliers):
+def test_the_minimum_is_found_among_outliers(with_outliers):
     result, objective = with_outliers
     assert bowl(result.x) < 1.05
     assert result.value == pytest.approx(bowl(result.x), abs=0.05)
@@ -266,14 +266,14 @@ def test_with_a_single_value_it_is_the_best():
     assert f"evaluation 2, observed {result.value:.6g}" in str(result)
 
 
-def test_huge_and_equal_values_are_handled():
+def test_equal_values_are_accepted_and_a_huge_one_is_an_outlier():
     assert run(lambda x: 7.0, 6).value == pytest.approx(7.0)
     result = run(Recorded({4: lambda: 1e300}), 8)
     assert bowl(result.x) == pytest.approx(result.value, abs=1.0)
     assert [e.number for e in result.outliers] == [4]
 
 
-def test_a_value_infinite_compared_to_the_others_is_handled():
+def test_a_value_far_beyond_all_others_is_an_outlier():
     result = run(Recorded({2: lambda: 1.7e308}, lambda x: 1e-9 * bowl(x)), 7)
     assert [e.number for e in result.outliers] == [2]
     assert 0 < result.value < 1e-7

@@ -130,7 +130,7 @@ def test_parameters_may_be_numpy_scalars(given):
 
 
 @pytest.mark.parametrize("mean", ["median", "robust_linear", "zero"])
-def test_one_absurd_value_does_no_harm_without_normalisation(mean):
+def test_one_absurd_value_is_flagged_without_normalisation(mean):
     X, y, f = make_series(outliers=())
     y[33] = 1e6
     model = RCGPRegressor(normalize=False, mean=mean).fit(X, y)
@@ -584,7 +584,7 @@ def with_absurd_input(size):
         slow("imq", 1e12, True),
     ],
 )
-def test_an_absurd_input_harms_its_own_row_only(weight, size, few):
+def test_an_absurd_input_changes_predictions_at_its_own_row_only(weight, size, few):
     rows = slice(10, 26) if few else slice(None)
     frame, y = with_absurd_input(size)
     frame, y = frame[rows], y[rows]

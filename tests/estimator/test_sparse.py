@@ -525,7 +525,7 @@ def test_polishing_needs_rows_in_memory():
         SparseRCGPRegressor(polish=3, **FEW).fit(Again())
 
 
-def test_a_failed_fit_leaves_the_estimator_as_it_was(model):
+def test_a_failed_fit_leaves_the_estimator_unchanged(model):
     fresh = SparseRCGPRegressor(**FEW)
     with pytest.raises(ValueError, match="NaN"):
         fresh.fit([(X, Y), (X[:2], np.array([0.0, np.nan]))])

@@ -83,7 +83,7 @@ def test_base_samples_are_standard_normal():
     torch.testing.assert_close(base.std(dim=1), torch.ones(2, 1, 8, dtype=DOUBLE), atol=0.05, rtol=0.0)
 
 
-def test_it_begins_as_a_sparse_gp_of_one_layer():
+def test_it_starts_as_a_sparse_gp_of_one_layer():
     X = steps(50)[0]
     deep, shallow = DeepModel(X[::2].clone()).eval(), DeepModel(X[::2].clone(), layers=1).eval()
     with torch.no_grad():

@@ -155,7 +155,7 @@ def test_states_copies_and_pickles_predict_the_same():
 
 
 @pytest.mark.parametrize(("shift", "unit"), [(3.0, 1.0), (40.0, 1.0), (0.0, 0.01)])
-def test_a_model_that_begins_far_away_keeps_its_rows(shift, unit):
+def test_a_model_that_starts_far_from_the_data_flags_few_rows(shift, unit):
     X, y, *_ = sine(200)
     y = unit * y + shift
     model, likelihood = SVGP(X[:15].clone()).double(), NoiseLawLikelihood(y)

@@ -303,7 +303,7 @@ def test_weights_are_the_formulas():
     np.testing.assert_allclose(values["se"], np.exp(-(e**2) / 2))
 
 
-def test_a_smaller_epsilon_trusts_outliers_more_and_without_the_noise_term_all_are_trusted():
+def test_a_smaller_epsilon_has_a_larger_error_and_so_has_leaving_out_the_noise_term():
     values = EXPERIMENTS["figure_varying_c"].run({"index": 0})
     assert values["outlier"] == prepare("synthetic", "uniform", "paper", 0).mask.tolist()
     data = load("synthetic")
