@@ -54,14 +54,14 @@ def with_outliers():
     """A run in which three values are far too high and one is far too low: the luckiest of all."""
     torch.set_num_threads(1)
     objective = Recorded({3: 30.0, 8: 20.0, 11: -25.0, 14: 20.0})
-    return run(objective, 20), objective
+    return run(objective, 17), objective
 
 
 def test_the_minimum_is_found_among_outliers(with_outliers):
     result, objective = with_outliers
     assert bowl(result.x) < 1.05
     assert result.value == pytest.approx(bowl(result.x), abs=0.05)
-    assert len(result.evaluations) == len(objective.points) == 20
+    assert len(result.evaluations) == len(objective.points) == 17
     assert [tuple(e.x.values()) for e in result.evaluations] == objective.points
 
 
@@ -88,7 +88,7 @@ def test_outliers_are_listed_with_what_was_expected(with_outliers):
         assert e.weight < 0.5
         assert abs(e.value - e.expected) > 10
     text = str(result)
-    assert f"minimum {result.value:.6g} ± {result.deviation:.2g} after 20 evaluations" in text
+    assert f"minimum {result.value:.6g} ± {result.deviation:.2g} after 17 evaluations" in text
     assert f"{len(result.outliers)} outlying evaluations" in text
     assert re.search(
         rf"^  11 +{result.evaluations[10].value:.4g} +{result.evaluations[10].expected:.4g} ± ", text, re.M

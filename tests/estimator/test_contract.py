@@ -47,17 +47,14 @@ def quietly(check, estimator):
         check(estimator)
 
 
-@parametrize_with_checks([RCGPRegressor(max_iter=20)], expected_failed_checks=repeated_rows)
+@parametrize_with_checks([RCGPRegressor(weight="imq")], expected_failed_checks=repeated_rows)
 def test_scikit_learns_own_checks_pass(estimator, check):
     quietly(check, estimator)
 
 
 @pytest.mark.slow
-@parametrize_with_checks(
-    [RCGPRegressor(), RCGPRegressor(weight="imq"), RCGPRegressor(weight="constant")],
-    expected_failed_checks=repeated_rows,
-)
-def test_scikit_learns_own_checks_pass_for_every_weight(estimator, check):
+@parametrize_with_checks([RCGPRegressor(), RCGPRegressor(weight="constant")], expected_failed_checks=repeated_rows)
+def test_scikit_learns_own_checks_pass_for_other_weights(estimator, check):
     quietly(check, estimator)
 
 

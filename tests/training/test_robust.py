@@ -118,7 +118,6 @@ def test_the_evidence_is_that_of_the_model(case):
     assert len(report.rounds) < 40
 
 
-@pytest.mark.slow
 def test_a_law_that_flags_rows_is_kept_unless_normal_noise_is_better_under_the_same_prior():
     """Few rows for each input: an ordinary GP with much noise has about the same evidence, and a larger error."""
     close = []
@@ -448,7 +447,6 @@ def test_many_outliers_of_a_smooth_function_are_flagged():
     assert error_of(model, X, f) < 0.1
 
 
-@pytest.mark.slow
 def test_rows_in_any_order_with_sample_weights_have_the_same_starts():
     X, y, _, _ = make_data(400)
     X, y = X.round(), y.round()
