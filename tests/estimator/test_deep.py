@@ -21,7 +21,7 @@ QUICK = {"n_inducing": 10, "max_iter": 3, "random_state": 0}
 doubtful = pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
 
 
-@parametrize_with_checks([DeepRCGPRegressor(n_inducing=10, max_iter=30, learning_rate=0.1)])
+@parametrize_with_checks([DeepRCGPRegressor(n_inducing=20, max_iter=30, learning_rate=0.1)])
 def test_scikit_learns_own_checks_pass(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoiseLawWarning)
