@@ -541,6 +541,26 @@ def test_a_failed_fit_leaves_the_estimator_unchanged(model):
     np.testing.assert_array_equal(fitted.predict(NEW), model.predict(NEW))
 
 
+def test_an_error_in_the_last_pass_leaves_nothing_half_fitted():
+    passes, last = [], None
+
+    class Rows(Again):
+        def __iter__(self):
+            passes.append(len(passes) + 1)
+            if passes[-1] == last:
+                raise OSError("the disk is gone")
+            return super().__iter__()
+
+    SparseRCGPRegressor(**FEW).fit(Rows())
+    last = len(passes)
+    passes.clear()
+    model = SparseRCGPRegressor(**FEW)
+    with pytest.raises(OSError, match="the disk is gone"):
+        model.fit(Rows())
+    assert len(passes) == last
+    assert set(vars(model)) == set(SparseRCGPRegressor().get_params())
+
+
 def _interrupt(evaluations, best):
     if evaluations == 3:
         raise KeyboardInterrupt
