@@ -13,6 +13,15 @@ settings.register_profile("rcgp", deadline=None)
 settings.load_profile("rcgp")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items):
+    """A file is run by one worker, so that its fixtures are made once; so is what shares compiled code or a cluster."""
+    for item in items:
+        shared = "series" if "series" in item.path.stem or "series" in item.path.parts else None
+        shared = shared or next((name for name in ("client", "browser") if name in item.fixturenames), None)
+        item.add_marker(pytest.mark.xdist_group(shared or str(item.path)))
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_and_seed():
     """Small matrices are slower on two threads; and no test depends on which ones ran before it."""
@@ -48,7 +57,7 @@ def browser():
     except ImportError:
         sync_playwright = None
     if executable is None or sync_playwright is None:
-        reason = "no chromium, or no playwright: the page was not looked at"
+        reason = "how a browser shows the report was not tested: needs Chromium (apt-get install chromium)"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)

@@ -13,6 +13,7 @@ from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scal
 from botorch.optim.fit import fit_gpytorch_mll_torch
 from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
 
+from marks import slow
 from problems_of_botorch import INPUTS, OUTLIERS, D, make_data, single_precision
 from rcgp.botorch import LeaveOneOutObjective, RobustStandardize, SingleTaskRCGP, fit
 from rcgp.weights import InverseMultiquadric
@@ -77,8 +78,15 @@ def test_script_of_single_task_gp_fits_robustly(x, clean, mll):
         assert_same_state(alone, model.state_dict())
 
 
-@pytest.mark.parametrize("m", [1, 2])
-@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize(
+    ("scaled", "m"),
+    [
+        (True, 1),
+        (False, 2),
+        slow(True, 2),
+        slow(False, 1),
+    ],
+)
 def test_without_outliers_the_fit_is_that_of_single_task_gp(x, scaled, m):
     """With the same kernel and transforms: hyperparameters and posterior."""
     X, Y = make_data(n=N, m=m, outliers=False)
@@ -162,8 +170,17 @@ def test_papers_weights_are_fitted_by_leave_one_out(x):
                 parameter /= factor
 
 
-@pytest.mark.parametrize(("batch", "m"), [((2,), 1), ((), 2), ((2,), 2)])
-@pytest.mark.parametrize("weight", ["learned", "imq"])
+@pytest.mark.parametrize(
+    ("weight", "batch", "m"),
+    [
+        ("learned", (2,), 2),
+        ("imq", (2,), 1),
+        ("imq", (), 2),
+        slow("imq", (2,), 2),
+        slow("learned", (2,), 1),
+        slow("learned", (), 2),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_batch_is_fitted_model_by_model(batch, m, weight):
     n = 10

@@ -446,6 +446,7 @@ def test_an_interrupt_is_one_sentence_and_writes_nothing(houses, tmp_path, monke
     assert not (tmp_path / "m.rcgp").exists()
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(houses):
     """It has closed the pipe before the first line is written."""
     command = f'"{sys.executable}" -m rcgp outliers "{houses}" --target price --json'

@@ -161,6 +161,7 @@ def test_a_client_needs_rows_that_workers_can_read(client):
         SparseRCGPRegressor(client=client, **FEW).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_killing_a_worker_during_a_fit_changes_nothing(client, da, local):
     victim = next(iter(client.run(os.getpid).values()))
     killed = []
@@ -179,6 +180,7 @@ def test_killing_a_worker_during_a_fit_changes_nothing(client, da, local):
     assert victim not in client.run(os.getpid).values()
 
 
+@pytest.mark.slow
 def test_killing_a_worker_during_a_pass_changes_nothing(client, da, local, tmp_path):
     victim = next(iter(client.run(os.getpid).values()))
 
@@ -206,6 +208,7 @@ def test_killing_a_worker_during_a_pass_changes_nothing(client, da, local, tmp_p
     client.wait_for_workers(2, timeout=60)
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler_is_a_clear_error_and_leaves_nothing_half_fitted(da):
     with local_cluster(1) as cluster, optional("distributed").Client(cluster, set_as_default=False) as client:
         model = SparseRCGPRegressor(client=client, **FEW)
