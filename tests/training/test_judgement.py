@@ -8,7 +8,7 @@ import torch
 
 from rcgp import RCGP, fit, fit_robust
 from rcgp.models.defaults import add_weak_priors
-from rcgp.training.judgement import doubts_of, judge_rows
+from rcgp.training.judgement import doubts_of, doubts_of_values, judge_rows
 from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw
 
 GOOD = NoiseLaw((0.95, 0.02, 0.005, 0.005), 0.02, 3.0)
@@ -134,3 +134,22 @@ def test_a_value_that_is_stuck_is_doubtful_and_rounding_is_not():
     stuck[85:115] = stuck[85]
     assert any("have the same value" in doubt for doubt in judge_rows(flagged_model(stuck), learn=False).doubts)
     assert not any("same value" in doubt for doubt in judge_rows(flagged_model(rounded), learn=False).doubts)
+
+
+@pytest.mark.parametrize("unit", [1e-140, 1e140])
+def test_units_whose_squares_are_no_numbers_are_doubtful(unit):
+    X, y = torch.linspace(0.0, 6.0, 40).double().unsqueeze(-1), torch.linspace(-1.0, 3.0, 40).double()
+    first, *_ = judge_rows(RCGP(X, unit * y, weight=Constant()), learn=True).doubts
+    assert not any("power of ten" in doubt for doubt in judge_rows(RCGP(X, y, weight=Constant()), learn=True).doubts)
+    assert first.startswith("the observations differ by about ")
+    assert "multiply them by a power of ten" in first
+
+
+def test_rows_that_repeat_one_value_or_each_other_are_doubtful():
+    X, y = torch.arange(60.0).unsqueeze(-1), torch.arange(60.0)
+    none = torch.zeros(60, dtype=torch.bool)
+    assert doubts_of_values(X, y, none) == ()
+    (tie,) = doubts_of_values(X, torch.where(y < 40, 7.0, y), none)
+    assert tie.startswith("67% of the observations have the same value, 7:")
+    (copies,) = doubts_of_values(X // 2, y // 2, none)
+    assert copies.startswith("50% of the rows repeat another one exactly")

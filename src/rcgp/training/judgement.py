@@ -10,11 +10,11 @@ from torch import Tensor
 from rcgp.core.loo import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
 from rcgp.models import RCGP, SparseRCGP
-from rcgp.models.defaults import robust_spread
+from rcgp.models.defaults import robust_spread, spread_of
 from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
-__all__ = ["Judgement", "doubts_of", "judge_outputs", "judge_rows"]
+__all__ = ["Judgement", "doubts_of", "doubts_of_values", "judge_outputs", "judge_rows"]
 
 # Shares that raise a doubt: rows that count less than a quarter without being flagged, so that errors and a heavy tail
 # look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
@@ -86,7 +86,8 @@ def _judged(model: RCGP, output: int, cavity: LeaveOneOut, learn: bool) -> Judge
     flagged = torch.zeros_like(model.train_y, dtype=torch.bool)
     flagged[rows] = probability > FLAGGED
     table = torch.cat([model.train_X[rows], model.train_y[rows].unsqueeze(-1)], dim=-1)
-    doubts = (*doubts, *_neighbours(model, flagged, len(table)), *_ties(table[:, -1], flagged[rows]), *_copies(table))
+    neighbours = _neighbours(model, flagged, len(table))
+    doubts = (*_units(residual), *doubts, *neighbours, *doubts_of_values(table[:, :-1], table[:, -1], flagged[rows]))
     return Judgement(law, noise, probability, doubts)
 
 
@@ -124,6 +125,28 @@ def doubts_of(
             f"the noise law does not fit: {covered:.0%} of the good rows lie within their 95 % leave-one-out interval"
         )
     return tuple(doubts)
+
+
+def doubts_of_values(X: Tensor, y: Tensor, flagged: Tensor) -> tuple[str, ...]:
+    """Why rows that repeat values may deceive any law: observations that agree without noise, and copies of rows.
+
+    Args:
+        X: ``n x d`` inputs.
+        y: ``n`` observations.
+        flagged: ``n``, which rows are flagged.
+    """
+    return (*_ties(y, flagged), *_copies(torch.cat([X, y.unsqueeze(-1)], dim=-1)))
+
+
+def _units(residual: Tensor) -> tuple[str, ...]:
+    """Observations so small or large that their squares, the variances, leave the range of floating-point numbers."""
+    spread = float(spread_of(residual))
+    if spread == robust_spread(residual):
+        return ()
+    return (
+        f"the observations differ by about {spread:.0e}, whose square is outside the range of floating-point numbers: "
+        "nothing can be learned from them in these units, multiply them by a power of ten",
+    )
 
 
 def _few(rows: int) -> tuple[str, ...]:
