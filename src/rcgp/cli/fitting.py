@@ -33,6 +33,7 @@ from rcgp.table import (
     read_table,
     row_names,
     suspicious_inputs,
+    suspicious_targets,
 )
 
 __all__ = ["Fitted", "FittedTable", "csv_format", "fit_plain", "fit_table", "predictions"]
@@ -151,7 +152,7 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
     names = row_names(table, encoding.row_id)
     names = None if names is None else names.loc[Y.index]
     model = _regressor(options, choice, options.weight)
-    notices += [*encoded.notices, *suspicious_inputs(encoded.X, encoding)]
+    notices += [*encoded.notices, *suspicious_inputs(encoded.X, encoding), *suspicious_targets(encoded.X, Y)]
     fitted = FittedTable(model, encoding, encoded.X, Y, notices, table, names)
     _fit(fitted, model, console, "Fitting the model")
     notices += [] if options.log else _skew_notices(Y)

@@ -260,5 +260,5 @@ def print_columns(lines: list[list[str]], console: Console, right: Iterable[int]
 
 
 def number(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"
+    """Four significant digits, or all whole ones, by which a value is found again in its table."""
+    return f"{value:.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"
