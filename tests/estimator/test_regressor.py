@@ -644,3 +644,10 @@ def test_rows_of_a_stuck_sensor_are_judged_by_the_others():
     assert weighted.outliers_[off].mean() > 0.9
     assert not weighted.outliers_[~stuck].any()
     assert np.abs(weighted.predict(X) - f)[stuck].mean() < 0.1 < np.abs(unweighted.predict(X) - f)[stuck].mean()
+
+
+def test_tensors_are_fitted_without_a_warning_and_as_arrays_are():
+    X, y = np.linspace(0, 6, 20)[:, None], np.sin(np.linspace(0, 6, 20))
+    expected = RCGPRegressor().fit(X, y).predict(X)
+    found = RCGPRegressor().fit(torch.tensor(X), torch.tensor(y)).predict(torch.tensor(X))
+    np.testing.assert_array_equal(found, expected)

@@ -45,7 +45,7 @@ def fitted_curve(robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataF
     Cost of predicting at 241 inputs.
     """
     values = column.values(X)
-    low, high = frame_of(values, _middle(values)) or (values.min(), values.max())
+    low, high = _ends(values, values.min(), values.max())
     margin = 0.05 * (high - low) or 0.05 * abs(low) or 1.0  # a feature with a single value has no width
     grid = _spaced(column, low - margin, high + margin, _CURVE_VALUES)
     frame = pd.DataFrame({X.columns[0]: grid})
@@ -103,17 +103,20 @@ def _grid(column: Column, values: Numbers) -> Numbers:
     low, high = np.quantile(values, [0.01, 0.99])
     if low == high:
         low, high = values.min(), values.max()
-    elif frame := frame_of(np.array([low, high]), _middle(values)):  # more than one percent are wild
-        inside = values[(values >= frame[0]) & (values <= frame[1])]
-        low, high = inside.min(), inside.max()
-    return _spaced(column, low, high, _GRID_VALUES)
+    return _spaced(column, *_ends(values, low, high), _GRID_VALUES)
 
 
-def _middle(values: Numbers) -> Numbers:
-    """The middle 90 % of a column, which also give the default kernel its lengthscales."""
-    low, high = np.quantile(values, [0.05, 0.95])
-    middle: Numbers = values[(values >= low) & (values <= high)]
-    return middle
+def _ends(values: Numbers, low: float, high: float) -> tuple[float, float]:
+    """These ends of a grid, or those of the values near the middle 90 % of a column if the ends are far from it.
+
+    The middle 90 % also give the default kernel its lengthscales.
+    """
+    first, last = np.quantile(values, [0.05, 0.95])
+    frame = frame_of(np.array([low, high]), values[(values >= first) & (values <= last)])
+    if frame is None:
+        return low, high
+    inside = values[(values >= frame[0]) & (values <= frame[1])]
+    return float(inside.min()), float(inside.max())
 
 
 def _spaced(column: Column, low: float, high: float, count: int) -> Numbers:
