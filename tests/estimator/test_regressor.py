@@ -522,7 +522,7 @@ def test_tiny_tables_work(weight):
 
 
 @few_rows
-@pytest.mark.filterwarnings("ignore:.*count less than half")
+@pytest.mark.filterwarnings("ignore:.*count less than half", "ignore:.*outside the range of floating-point numbers")
 @pytest.mark.parametrize("y", [[2.0, 3.0, 1e300], [1e300, -1e300], [1e300], [0.0, 0.0, 1e-300], [5.0, 5.0, 5.0]])
 def test_absurd_values_in_tiny_tables_give_finite_answers(y):
     X = np.arange(float(len(y)))[:, None]
@@ -656,3 +656,10 @@ def test_rows_of_a_stuck_sensor_are_judged_by_the_others():
     assert weighted.outliers_[off].mean() > 0.9
     assert not weighted.outliers_[~stuck].any()
     assert np.abs(weighted.predict(X) - f)[stuck].mean() < 0.1 < np.abs(unweighted.predict(X) - f)[stuck].mean()
+
+
+def test_tensors_are_fitted_without_a_warning_and_as_arrays_are():
+    X, y = np.linspace(0, 6, 20)[:, None], np.sin(np.linspace(0, 6, 20))
+    expected = RCGPRegressor().fit(X, y).predict(X)
+    found = RCGPRegressor().fit(torch.tensor(X), torch.tensor(y)).predict(torch.tensor(X))
+    np.testing.assert_array_equal(found, expected)

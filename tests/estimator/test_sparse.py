@@ -163,6 +163,36 @@ def test_doubts_are_warnings():
     assert len(few.doubts_) >= 1
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_rows_of_weight_zero_may_lack_their_observation_wherever_rows_are(wrong, tmp_path):
+    y, weight = Y.copy(), np.ones(len(Y))
+    y[[3, 50]], weight[[3, 50]] = wrong, 0.0
+    in_memory = SparseRCGPRegressor(**FEW).fit(X, y, weight)
+    assert np.flatnonzero(np.isnan(in_memory.outlier_probability_)).tolist() == [3, 50]
+    assert np.flatnonzero(np.isnan(in_memory.weights_)).tolist() == [3, 50]
+    assert np.isfinite(in_memory.loo_mean_).all()
+    assert not in_memory.outliers_[[3, 50]].any()
+    pairs = [(X[part], y[part], weight[part]) for part in (slice(0, 40), slice(40, None))]
+    chunked = SparseRCGPRegressor(**FEW).fit(pairs)
+    np.testing.assert_allclose(chunked.predict(NEW), in_memory.predict(NEW), rtol=1e-10, atol=1e-10)
+    found = np.concatenate([rows.outlier_probability for rows in chunked.diagnose(pairs)])
+    np.testing.assert_allclose(found, in_memory.outlier_probability_, rtol=1e-6)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "w": weight})
+    frame.to_parquet(tmp_path / "rows.parquet")
+    filed = SparseRCGPRegressor(**FEW).fit(str(tmp_path / "rows.parquet"), "y", "w", features=["a", "b"])
+    np.testing.assert_allclose(
+        filed.predict(pd.DataFrame(NEW, columns=["a", "b"])), in_memory.predict(NEW), rtol=1e-10, atol=1e-10
+    )
+
+
+def test_a_value_that_most_rows_share_is_a_doubt():
+    counts = np.where(np.arange(len(Y)) % 5 < 3, 0.0, Y)
+    with pytest.warns(NoiseLawWarning) as told:
+        model = SparseRCGPRegressor(n_inducing=10, fit_rows=100).fit(X, counts)
+    assert any("of the observations have the same value, 0:" in doubt for doubt in model.doubts_)
+    assert len(told) >= len(model.doubts_)
+
+
 def test_attributes_are_those_of_the_chunked_fit(model):
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     fit = fit_chunks(chunks_of(X, Y, rows=33), Serial(), inducing=30, fit_rows=100, seed=seed)

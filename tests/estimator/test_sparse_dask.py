@@ -54,6 +54,15 @@ def test_a_cluster_gives_the_same_model(fitted, local):
     assert not hasattr(fitted, "weights_")
 
 
+def test_rows_of_weight_zero_may_lack_their_observation(da):
+    y, weight = Y.copy(), np.ones(N)
+    y[[7, 200]], weight[[7, 200]] = np.nan, 0.0
+    expected = SparseRCGPRegressor(**FEW).fit(X, y, weight)
+    blocks = (da.from_array(values, 90) for values in (y, weight))
+    model = SparseRCGPRegressor(**FEW).fit(da.from_array(X, (90, 2)), *blocks)
+    np.testing.assert_allclose(model.predict(NEW), expected.predict(NEW), rtol=1e-10, atol=1e-10)
+
+
 def test_a_given_weight_and_sample_weights_give_the_same_model_too(client, da):
     weight = np.arange(N) % 3.0
     expected = SparseRCGPRegressor(weight="imq", **FEW).fit(X, Y, weight)

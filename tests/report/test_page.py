@@ -229,7 +229,14 @@ def test_far_outliers_do_not_flatten_the_figure_and_are_announced(table, invente
     html = report_html(model, None, X, y, target="price")
     low, high = figures_of(html)["fit"]["layout"]["yaxis"]["range"]
     assert -20 < low < high < 20
-    assert "1 point lies outside the frame" in html
+    assert html.count("1 point lies beyond the frame and is marked at its edge") == 2  # of the fit and of the residuals
+    for key, value in (("fit", y.iloc[0]), ("residuals", 1e9 - model.loo_mean_[0])):
+        figure = figures_of(html)[key]
+        mark = next(trace for trace in figure["data"] if trace.get("name") == "beyond the frame")
+        low, high = figure["layout"]["yaxis"]["range"]
+        assert low < decoded(mark["y"])[0] < high < value
+        assert mark["marker"]["symbol"] == ["triangle-up"]
+        assert mark["customdata"][0][1] == "1e9"
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
