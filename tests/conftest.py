@@ -13,13 +13,17 @@ settings.register_profile("rcgp", deadline=None)
 settings.load_profile("rcgp")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items):
-    """A file is run by one worker, so that its fixtures are made once; so is what shares compiled code or a cluster."""
-    for item in items:
-        shared = "series" if "series" in item.path.stem or "series" in item.path.parts else None
-        shared = shared or next((name for name in ("client", "browser") if name in item.fixturenames), None)
-        item.add_marker(pytest.mark.xdist_group(shared or str(item.path)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One worker runs a whole file, whose fixtures are then made once, and all files that share compiled code or a cluster."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return next((shared for shared in ("series", "dask") if shared in file), file)
+
+    return Files(config, log)
 
 
 @pytest.fixture(autouse=True)
