@@ -61,13 +61,17 @@ def shorter_starts(model: RCGP) -> Iterator[None]:
     """Give a model its present hyperparameters with shorter lengthscales, each about a third of those before.
 
     A function that is faster than its first lengthscales looks like noise from there, and one that is faster than the
-    typical gap between rows from anywhere: there the starts end. The model stays where the caller leaves it.
+    typical gap between rows from anywhere: there the starts end, or where no lengthscale can become shorter. The model
+    stays where the caller leaves it.
     """
-    first = hyperparameters_of(model)
+    first = last = hyperparameters_of(model)
     count = math.ceil(math.log(min(model.typical_gap(), 1.0)) / math.log(_SHORTER))
     for step in range(1, count + 1):
         restore_hyperparameters(model, first)
         scale_lengthscales(model, _SHORTER**step)
+        before, last = last, hyperparameters_of(model)
+        if all(map(torch.equal, before, last)):
+            return
         yield
 
 
