@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 
-# Ratio of successive shorter starts.
-_SHORTER = 0.3
+# Ratio of successive shorter starts, and the shortest lengthscale in units of the first: inputs hold no smaller gap.
+_SHORTER, _SHORTEST = 0.3, float(np.finfo(np.float64).eps)
 
 # Part of a bound by which scaled lengthscales stay away from it: at a bound most constraints have no gradient.
 _MARGIN = 0.01
@@ -65,7 +65,8 @@ def shorter_starts(model: RCGP) -> Iterator[None]:
     stays where the caller leaves it.
     """
     first = last = hyperparameters_of(model)
-    count = math.ceil(math.log(min(model.typical_gap(), 1.0)) / math.log(_SHORTER))
+    gap = min(max(model.typical_gap(), _SHORTEST), 1.0)
+    count = math.ceil(math.log(gap) / math.log(_SHORTER))
     for step in range(1, count + 1):
         restore_hyperparameters(model, first)
         scale_lengthscales(model, _SHORTER**step)
