@@ -89,8 +89,8 @@ plain = RCGPRegressor(weight="constant").fit(x[:, None], tables["15 % outliers"]
 print(f"ordinary GP: {np.abs(plain.predict(x[:, None]) - truth).mean():.3f}")
 
 # %%
-# The standard deviation of the noise differs from place to place where the evidence grows by it. It is smoothed towards
-# its average: the growing noise has the true values 0.11 and 0.75.
+# The standard deviation of the noise differs from place to place where the evidence grows by a nat or more. It is
+# smoothed towards its average: the growing noise has the true values 0.11 and 0.75.
 
 ends = np.array([[1.0], [9.0]])
 for name, model in models.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rcgp import MultiOutputRCGP
+from rcgp import AverageRCGP, MultiOutputRCGP
 from rcgp.models.defaults import default_kernel, robust_scales, typical_gap
 
 
@@ -27,6 +27,37 @@ def test_repeated_inputs_have_no_gap():
     X = torch.arange(20.0, dtype=torch.float64).unsqueeze(-1)
     assert typical_gap(torch.cat([X, X, X + 1e-12])) == pytest.approx(typical_gap(X))
     assert typical_gap(X[:1]) == typical_gap(torch.ones(5, 2, dtype=torch.float64)) == 1.0
+
+
+def test_a_constant_column_does_not_change_the_typical_gap():
+    X = torch.randn(51, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert typical_gap(torch.cat([X, torch.ones_like(X)], dim=-1)) == typical_gap(X)
+
+
+def test_the_typical_gap_of_float32_inputs_is_that_of_float64():
+    X = torch.randn(51, 2, generator=torch.Generator().manual_seed(0))
+    X[3, 0] = 1e38
+    assert typical_gap(X) == typical_gap(X.double())
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_the_typical_gap_of_many_inputs_is_that_of_a_sample(d):
+    X = torch.rand(4100, d, dtype=torch.float64, generator=torch.Generator().manual_seed(d))
+    assert typical_gap(X) == pytest.approx(brute_force(X), rel=0.1)
+    assert typical_gap(X.flip(0)) == typical_gap(X)
+
+
+def test_the_typical_gap_of_averages_is_in_units_of_their_first_lengthscale():
+    """The centres are closer to each other than the points."""
+    centre = torch.linspace(-1.0, 1.0, 21, dtype=torch.float64)
+    model = AverageRCGP.of_intervals(centre - 20.0, centre + 20.0, centre.sin())
+    lengthscale = model.kernel.base.base_kernel.lengthscale.item()
+    assert model.typical_gap() * lengthscale == pytest.approx(0.1)
+
+
+def test_scales_of_more_numbers_than_torchs_quantiles_take():
+    X = torch.arange(40960.0).unsqueeze(-1)
+    assert robust_scales(X.expand(-1, 410))[-1] == robust_scales(X)[0]
 
 
 def test_an_absurd_input_does_not_change_the_typical_gap():

@@ -16,6 +16,7 @@ from rcgp.core.exact import condition
 from rcgp.series import harmonic_error, solver
 from rcgp.series.defaults import default_series_kernel
 from rcgp.training.objectives import marginal, weighed_evidence
+from rcgp.training.search import shorter_starts
 from rcgp.weights import Constant, InverseMultiquadric, LawWeight
 from series_kernels import (
     HARMONICS,
@@ -423,6 +424,14 @@ def test_the_typical_gap_is_that_between_neighbouring_times():
     lengthscale = default_series_kernel(t.unsqueeze(-1), 1.0).base_kernel.lengthscale.item()
     assert StateSpaceRCGP(t, torch.sin(t)).typical_gap() * lengthscale == pytest.approx(1.0)
     assert StateSpaceRCGP(torch.ones(5), torch.arange(5.0)).typical_gap() == 1.0
+
+
+def test_a_burst_of_times_has_few_starts():
+    """As close to each other as numbers can be."""
+    burst, rest = torch.arange(20.0, dtype=torch.float64), torch.arange(1.0, 6.0, dtype=torch.float64)
+    model = StateSpaceRCGP(torch.cat([1e-300 * burst, 1e10 * rest]), torch.arange(25.0))
+    assert model.typical_gap() < 1e-300
+    assert 20 < len(list(shorter_starts(model))) < 40
 
 
 # Bad input -----------------------------------------------------------------------------------------------------------

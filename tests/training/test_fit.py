@@ -11,9 +11,11 @@ import torch
 from linear_operator.utils.errors import NanError, NotPSDError
 
 from problems import make_data, make_twin
-from rcgp import RCGP, FitError, fit, fit_robust
+from rcgp import RCGP, FitError, SparseRCGP, fit, fit_robust
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.training import objectives
+from rcgp.training.fit import fit_ordinary
+from rcgp.training.search import shorter_starts
 from rcgp.weights import Constant, InverseMultiquadric
 
 
@@ -407,3 +409,42 @@ def test_scipys_threads_rest_during_a_fit_and_are_restored():
     assert before  # NumPy or SciPy bring one
     assert all(count == 1 for counts in during for count in counts)
     assert threads() == before
+
+
+# Shorter starts -------------------------------------------------------------------------------------------------------
+
+
+def lengthscales_of(model):
+    kernel = model.kernel.base_kernel
+    return [round(kernel.lengthscale.item(), 6) for _ in shorter_starts(model)]
+
+
+def test_shorter_starts_end_at_the_typical_gap():
+    X = torch.arange(50.0, dtype=torch.float64).unsqueeze(-1)
+    model = RCGP(X, X[:, 0].sin())
+    first, found = model.kernel.base_kernel.lengthscale.item(), lengthscales_of(model)
+    assert found == pytest.approx([first * 0.3**step for step in range(1, len(found) + 1)], rel=1e-4)
+    assert 0.3 < found[-1] <= 1.0
+
+
+def test_shorter_starts_end_where_no_lengthscale_can_become_shorter():
+    X = torch.arange(50.0, dtype=torch.float64).unsqueeze(-1)
+    k, within = gpytorch.kernels, gpytorch.constraints.Interval(2.0, 9.0)
+    bounded = RCGP(X, X[:, 0].sin(), kernel=k.ScaleKernel(k.RBFKernel(lengthscale_constraint=within)))
+    assert lengthscales_of(bounded) == [pytest.approx(2.02)]
+    fixed = RCGP(X, X[:, 0].sin())
+    fixed.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
+    assert not lengthscales_of(fixed)
+    assert not list(shorter_starts(RCGP(X, X[:, 0], kernel=k.ScaleKernel(k.LinearKernel()))))
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["exact", "sparse"])
+def test_an_ordinary_gp_of_float32_data_is_that_of_float64(sparse):
+    X, y = (torch.as_tensor(a, dtype=torch.float32) for a in make_data(25))
+    models = [
+        SparseRCGP(x, t, inducing=x, weight=Constant()) if sparse else RCGP(x, t, weight=Constant())
+        for x, t in ((X, y), (X.double(), y.double()))
+    ]
+    single, double = (fit_ordinary(model).value for model in models)
+    assert models[0].train_y.dtype == models[0].noise.dtype == torch.float32
+    assert single == pytest.approx(double, rel=1e-4)

@@ -57,7 +57,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         ``InverseMultiquadric(epsilon=0.1)`` has another quantile. ``"se"`` is the squared exponential. ``"constant"``
         is the ordinary GP, by the evidence.
     local_noise : bool, default=True
-        Let the noise vary with the inputs if that increases the evidence. For ``weight="learned"``.
+        Let the noise vary with the inputs if the evidence grows by a nat or more. For ``weight="learned"``.
     n_restarts : int, default=0
         Further starts of the optimiser at random hyperparameters; the best end is kept.
     normalize : bool, default=True

@@ -137,8 +137,8 @@ class AverageRCGP(RCGP):
         return arranged(values, self.observed)
 
     def typical_gap(self) -> float:
-        """Median distance of the centre of an observation from the nearest other one, in scales of the centres."""
-        return typical_gap(self.train_X[:, 1:])
+        """Median distance of the centre of an observation from the nearest other one; see :meth:`RCGP.typical_gap`."""
+        return typical_gap(self.train_X[:, 1:], self.kernel.sums.points)
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f at ``... x q x d`` points; see :meth:`RCGP.posterior`.

@@ -86,6 +86,9 @@ _ABSURD = 1e3
 # Scaled inputs beyond which distances do not matter; their squares are ordinary numbers.
 _FARTHEST = 1e100
 
+# Inputs whose nearest neighbours are looked for: in many dimensions each search visits all inputs.
+_SAMPLE = 1000
+
 # Median absolute deviation of a standard normal variable.
 NORMAL_MAD = 0.6744897501960817
 
@@ -138,16 +141,21 @@ def robust_scales(X: Tensor) -> Tensor:
     set the scale; the standard deviation if that width is zero (a rare indicator), 1 for a constant column.
     """
     ends = X.new_tensor([0.05, 0.95])
-    width, inner = _width(*torch.quantile(X, ends, dim=0)), _width(*_inner_quantiles(X, ends))
+    width, inner = _width(*_quantiles(X, ends)), _width(*_inner_quantiles(X, ends))
     # For at most twenty values the quantiles depend on the outermost ones, one of which may be absurd.
     width = torch.where((inner > 0) & (width > _ABSURD * inner), inner, width)
     return torch.where(width > 0, width, column_scales(X))
 
 
+def _quantiles(X: Tensor, shares: Tensor, interpolation: str = "linear") -> Tensor:
+    """Quantiles of each column, ``... x d``; one column at a time, since torch takes 2²⁴ numbers at most."""
+    found = [torch.quantile(column, shares, interpolation=interpolation) for column in X.T]
+    return torch.stack(found, dim=-1)
+
+
 def _inner_quantiles(X: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
     """The values next to both quantiles, towards the middle."""
-    low = torch.quantile(X, ends[0], dim=0, interpolation="higher")
-    return low, torch.quantile(X, ends[1], dim=0, interpolation="lower")
+    return _quantiles(X, ends[0], "higher"), _quantiles(X, ends[1], "lower")
 
 
 def _width(low: Tensor, high: Tensor) -> Tensor:
@@ -161,16 +169,27 @@ def varying_columns(X: Tensor) -> Tensor | None:
     return None if bool(varies.all()) or not bool(varies.any()) else varies.nonzero().squeeze(-1)
 
 
-def typical_gap(X: Tensor) -> float:
+def typical_gap(X: Tensor, points: Tensor | None = None) -> float:
     """Median distance of one of ``n x d`` inputs from the nearest other one, in units of the default lengthscales.
 
-    1 where there is only one; inputs that agree in eight digits are one. Cost O(n log n) in few dimensions.
+    1 where there is only one; inputs closer than 1e-8 of these units count as one. Cost O(n log n) in few dimensions
+    and O(nd) in many, from a thousand of the inputs where there are more.
+
+    Args:
+        X: the inputs.
+        points: ``m x d`` inputs that the default lengthscales are those of. Default: X.
     """
-    scaled = (X / (robust_scales(X) * math.sqrt(X.shape[-1]))).clamp(-_FARTHEST, _FARTHEST)
-    distinct = np.unique(scaled.double().cpu().numpy().round(8), axis=0)
+    points = X if points is None else points
+    columns = varying_columns(points)
+    if columns is not None:
+        X, points = X[:, columns], points[:, columns]
+    X, scales = X.double(), robust_scales(points.double())
+    scaled = (X / (scales * math.sqrt(X.shape[-1]))).clamp(-_FARTHEST, _FARTHEST)
+    distinct = np.unique(scaled.cpu().numpy().round(8), axis=0)
     if len(distinct) < 2:
         return 1.0
-    distances, _ = cKDTree(distinct).query(distinct, k=2)
+    some = distinct[:: math.ceil(len(distinct) / _SAMPLE)]
+    distances, _ = cKDTree(distinct).query(some, k=2)
     return float(np.median(np.asarray(distances)[:, 1]))
 
 

@@ -131,7 +131,7 @@ def learn_local_noise(
     Args:
         kernel, X, K: the kernel, of which a copy is kept, ``n x d`` inputs, and the kernel matrix.
         residual, cavity, relative, first_width, bounds: as for :func:`~rcgp.core.noise_law.learn_law`.
-        learned: the law without local noise.
+        learned: the law to start from, with or without local noise.
     """
     own = copy.deepcopy(kernel).requires_grad_(False)
 

@@ -259,8 +259,9 @@ class Learning:
     def _expect(self, name: str, *, learn: bool = True, noise: bool = True) -> State:
         """Weights and law from leave-one-out predictions; all stays as it is where these cannot be computed.
 
-        The noise variance is learned with the law while searches are short. After full ones the evidence alone chooses
-        it: leave-one-out asks for less noise, and each would undo the other's step.
+        The noise variance is learned with the law while searches are short, and with local noise, which changes its
+        unit. Else the evidence alone chooses it after full ones: leave-one-out asks for less noise, and each would undo
+        the other's step.
         """
         before = self.state
         try:

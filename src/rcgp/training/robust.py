@@ -126,7 +126,7 @@ def fit_robust(
             evidence is kept.
         max_iterations: limit on the iterations of each search.
         seed: seed of the restarts.
-        local_noise: let the noise differ from place to place where the evidence grows by it. For exact models.
+        local_noise: let the noise differ from place to place if the evidence grows by a nat or more. For exact models.
         progress: as in :func:`rcgp.fit`.
 
     Returns:

@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 
-# Ratio of successive shorter starts.
-_SHORTER = 0.3
+# Ratio of successive shorter starts, and the shortest lengthscale in units of the first: inputs hold no smaller gap.
+_SHORTER, _SHORTEST = 0.3, float(np.finfo(np.float64).eps)
 
 # Part of a bound by which scaled lengthscales stay away from it: at a bound most constraints have no gradient.
 _MARGIN = 0.01
@@ -61,13 +61,18 @@ def shorter_starts(model: RCGP) -> Iterator[None]:
     """Give a model its present hyperparameters with shorter lengthscales, each about a third of those before.
 
     A function that is faster than its first lengthscales looks like noise from there, and one that is faster than the
-    typical gap between rows from anywhere: there the starts end. The model stays where the caller leaves it.
+    typical gap between rows from anywhere: there the starts end, or where no lengthscale can become shorter. The model
+    stays where the caller leaves it.
     """
-    first = hyperparameters_of(model)
-    count = math.ceil(math.log(min(model.typical_gap(), 1.0)) / math.log(_SHORTER))
+    first = last = hyperparameters_of(model)
+    gap = min(max(model.typical_gap(), _SHORTEST), 1.0)
+    count = math.ceil(math.log(gap) / math.log(_SHORTER))
     for step in range(1, count + 1):
         restore_hyperparameters(model, first)
         scale_lengthscales(model, _SHORTER**step)
+        before, last = last, hyperparameters_of(model)
+        if all(map(torch.equal, before, last)):
+            return
         yield
 
 

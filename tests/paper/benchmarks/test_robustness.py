@@ -106,6 +106,16 @@ def test_the_clean_gp_is_fitted_without_outliers(robustness, few_rows):
     assert clean["mae"] == without["mae"]
 
 
+def test_the_told_gp_is_fitted_to_the_right_rows(robustness, few_rows):
+    case = robustness.problem("growing_noise", "two-sided 35 %", 0)
+    told, plain = (
+        robustness.run_one({"data": "growing_noise", "kind": "two-sided 35 %", "split": 0, "method": method})
+        for method in ("told", "plain")
+    )
+    assert 0 < told["rows"] == (~case.wrong).sum() < plain["rows"]
+    assert told["mae"] < plain["mae"]
+
+
 def test_bars_are_figures_of_the_cells(robustness):
     hard = robustness.JUDGE[0]
     error = {"two-sided 15 %": 1.5, "t2 noise": 3.0}
