@@ -6,7 +6,7 @@ BIN := .venv/bin
 # The constraints pin a torch for which pip finds a CPU build; an unpinned torch draws several GB of CUDA.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4
 
 .PHONY: demo test check lint docs benchmark clean
 

@@ -44,6 +44,7 @@ KINDS = ("none", "two-sided 15 %", "one-sided 15 %")
 EPOCHS = {"kin8nm": 40, "protein": 8}
 INDUCING, BATCH, RATE = 500, 1024, 0.02
 DEEP_METHODS = ("Gaussian", "noise law", "gamma", "exact RCGP")
+DEEP_KINDS = ("none", "two-sided 15 %")
 DEEP_PROBLEMS = ("blocks", "doppler", "ridge", "concrete", "mpg")
 
 
@@ -212,12 +213,12 @@ def run_deep(name: str, kind: str, method: str, seed: int) -> dict[str, object]:
     return {**record, "error": error, "diverged": diverged, "seconds": time.perf_counter() - began, **more}
 
 
-def deep(names: list[str], seeds: int) -> None:
+def deep(names: list[str], seeds: int, methods: list[str], kinds: list[str]) -> None:
     known = {(r["data"], r["kind"], r["method"], r["seed"]) for r in records() if r["part"] == "deep"}
     for seed in range(seeds):
         for name in names:
-            for kind in ("none", "two-sided 15 %"):
-                for method in DEEP_METHODS:
+            for kind in kinds:
+                for method in methods:
                     if (name, kind, method, seed) not in known:
                         keep(run_deep(name, kind, method, seed))
 
@@ -230,19 +231,18 @@ def geometric(values: list[float]) -> str:
 
 
 def table(part: str, methods: tuple[str, ...], reference: str) -> str:
-    """Errors over those of the reference on clean rows: geometric means over seeds."""
+    """Errors over those of the reference on clean rows: geometric means over seeds, fewer of them in brackets."""
     rows = [r for r in records() if r["part"] == part and "error" in r]
     clean = {(r["data"], r["seed"]): r["error"] for r in rows if r["kind"] == "none" and r["method"] == reference}
     lines = [f"| data | errors | seeds | {' | '.join(methods)} |", f"|---|---|---:|{'---:|' * len(methods)}"]
     for name in dict.fromkeys(r["data"] for r in rows):
         for kind in dict.fromkeys(r["kind"] for r in rows):
-            cells, seeds = [], set()
-            for method in methods:
-                of_method = [r for r in rows if (r["data"], r["kind"], r["method"]) == (name, kind, method)]
-                cells.append(geometric([r["error"] / clean[name, r["seed"]] for r in of_method]))
-                seeds |= {r["seed"] for r in of_method}
-            if all(cells):  # else the runs are not complete
-                lines.append(f"| {name} | {kind} | {len(seeds)} | {' | '.join(cells)} |")
+            of_kind = [r for r in rows if (r["data"], r["kind"]) == (name, kind) and (name, r["seed"]) in clean]
+            ratios = [[r["error"] / clean[name, r["seed"]] for r in of_kind if r["method"] == m] for m in methods]
+            most = max(map(len, ratios))
+            if most:
+                cells = [geometric(found) + f" ({len(found)})" * (0 < len(found) < most) for found in ratios]
+                lines.append(f"| {name} | {kind} | {most} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -304,10 +304,12 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["svgp", "speed", "deep", "page"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--methods", nargs="+", default=list(DEEP_METHODS), help="of deep GPs")
+    parser.add_argument("--kinds", nargs="+", default=list(DEEP_KINDS), help="of errors in deep GPs' data")
     arguments = parser.parse_args()
     if arguments.what == "svgp":
         svgp(arguments.names or list(EPOCHS), arguments.seeds)
     elif arguments.what == "deep":
-        deep(arguments.names or list(DEEP_PROBLEMS), arguments.seeds)
+        deep(arguments.names or list(DEEP_PROBLEMS), arguments.seeds, arguments.methods, arguments.kinds)
     else:
         {"speed": speed, "page": page}[arguments.what]()

@@ -13,6 +13,19 @@ settings.register_profile("rcgp", deadline=None)
 settings.load_profile("rcgp")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One worker runs a whole file, whose fixtures are then made once, and all files that share compiled code or a cluster."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return next((shared for shared in ("series", "dask") if shared in file), file)
+
+    return Files(config, log)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_and_seed():
     """Small matrices are slower on two threads; and no test depends on which ones ran before it."""
@@ -48,7 +61,7 @@ def browser():
     except ImportError:
         sync_playwright = None
     if executable is None or sync_playwright is None:
-        reason = "no chromium, or no playwright: the page was not looked at"
+        reason = "how a browser shows the report was not tested: needs Chromium (apt-get install chromium)"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)

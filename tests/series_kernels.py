@@ -83,7 +83,7 @@ KERNELS = {
     "quasi-periodic": lambda: scaled(matern(0.5, 2.0) * periodic()),
 }
 
-SLOW = ("product",)
+SLOW = ("product", "matern12", "scaled product of sums")
 
 
 def with_marks(cases):

@@ -48,6 +48,7 @@ def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
     assert (tmp_path / "model.rcgp").exists()
 
 
+@pytest.mark.slow
 def test_the_guides_python_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = run_python("docs/start.md")
@@ -248,6 +249,7 @@ def test_real_outliers_without_data_end_with_a_notice(tmp_path, monkeypatch, cap
     assert not plt.get_fignums()
 
 
+@pytest.mark.slow
 def test_real_outliers_are_found_as_the_page_says(monkeypatch):
     import matplotlib.pyplot as plt
 

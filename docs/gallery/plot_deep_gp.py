@@ -31,7 +31,7 @@ x = np.sort(random.random(256))
 truth = blocks(x)
 wrong = random.random(256) < 0.15
 y = truth + random.standard_normal(256) + wrong * random.choice([-1.0, 1.0], 256) * random.uniform(15, 45, 256)
-models = {"RCGPRegressor": RCGPRegressor(), "DeepRCGPRegressor": DeepRCGPRegressor(max_iter=1000, random_state=0)}
+models = {"RCGPRegressor": RCGPRegressor(), "DeepRCGPRegressor": DeepRCGPRegressor(random_state=0)}
 colours = {"RCGPRegressor": "#4daf4a", "DeepRCGPRegressor": "#6a1b9a"}
 
 figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from marks import slow
+
 pytest.importorskip("ax", reason="needs rcgp[ax]")
 
 from ax.adapter import cross_validation
@@ -42,6 +44,7 @@ set_stderr_log_level(logging.ERROR)
 
 # What Ax does to itself and to pandas.
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning"),
     # what BoTorch's sampling says of posteriors that hardly vary
     pytest.mark.filterwarnings("ignore::linear_operator.utils.warnings.NumericalWarning"),
     pytest.mark.filterwarnings("ignore:add_tracking_metric is deprecated:DeprecationWarning"),
@@ -185,7 +188,7 @@ def test_transforms_are_those_of_ax_without_what_outliers_spoil():
     assert robust_ax.transforms() == expected
 
 
-def test_scale_of_the_outcomes_is_not_that_of_outliers():
+def test_outliers_do_not_change_the_scale_of_the_outcomes():
     scales = []
     for outlier in (0.0, 1e8):
         adapter = adapter_of(with_data(outlier=outlier))
@@ -247,9 +250,7 @@ def brute_force_with_weights_held(adapter):
 
 
 @pytest.mark.filterwarnings("ignore:Negative variance values")  # rounding, of a function without noise
-@pytest.mark.parametrize(
-    ("sem", "refit"), [(None, False), (0.3, False), pytest.param(0.3, True, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("sem", "refit"), [(None, False), (0.3, False), slow(0.3, True)])
 def test_folds_by_ax_are_models_of_the_other_rows(sem, refit):
     n = 12 if not refit else 8
     adapter = adapter_of(with_data(n, sem=sem), refit_on_cv=refit, warm_start_refit=False)
@@ -278,7 +279,7 @@ def test_folds_by_ax_are_models_of_the_other_rows(sem, refit):
         np.testing.assert_allclose(found[name], [mean, variance * outer.Ystd["loss"] ** 2], rtol=tolerance, atol=1e-6)
 
 
-def test_both_ways_of_leaving_out_agree_that_outliers_are_none():
+def test_both_kinds_of_cross_validation_predict_the_function_at_outliers():
     adapter = adapter_of(with_data())
     rows = adapter.get_training_data().convert_to_list_of_observations()
     truth = {row.arm_name: smooth(row.features.parameters) for row in rows}
@@ -290,7 +291,7 @@ def test_both_ways_of_leaving_out_agree_that_outliers_are_none():
             assert abs(mean - expected) < 4.0 * np.sqrt(variance) + 1.0
 
 
-def test_options_of_the_model_reach_it_by_axs_own_way():
+def test_model_options_of_ax_reach_the_model():
     """A model config put together by hand, in a process that knows nothing of the functions here."""
     rng = np.random.default_rng(0)
     X, Y = torch.tensor(rng.uniform(size=(6, 2))), torch.tensor(rng.normal(size=(6, 1)))

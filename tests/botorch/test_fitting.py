@@ -13,6 +13,7 @@ from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scal
 from botorch.optim.fit import fit_gpytorch_mll_torch
 from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
 
+from marks import slow
 from problems_of_botorch import INPUTS, OUTLIERS, D, make_data, single_precision
 from rcgp.botorch import LeaveOneOutObjective, RobustStandardize, SingleTaskRCGP, fit
 from rcgp.weights import InverseMultiquadric
@@ -77,8 +78,15 @@ def test_script_of_single_task_gp_fits_robustly(x, clean, mll):
         assert_same_state(alone, model.state_dict())
 
 
-@pytest.mark.parametrize("m", [1, 2])
-@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize(
+    ("scaled", "m"),
+    [
+        (True, 1),
+        (False, 2),
+        slow(True, 2),
+        slow(False, 1),
+    ],
+)
 def test_without_outliers_the_fit_is_that_of_single_task_gp(x, scaled, m):
     """With the same kernel and transforms: hyperparameters and posterior."""
     X, Y = make_data(n=N, m=m, outliers=False)
@@ -162,8 +170,18 @@ def test_papers_weights_are_fitted_by_leave_one_out(x):
                 parameter /= factor
 
 
-@pytest.mark.parametrize(("batch", "m"), [((2,), 1), ((), 2), ((2,), 2)])
-@pytest.mark.parametrize("weight", ["learned", "imq"])
+@pytest.mark.parametrize(
+    ("weight", "batch", "m"),
+    [
+        ("learned", (2,), 2),
+        ("imq", (2,), 1),
+        ("imq", (), 2),
+        slow("imq", (2,), 2),
+        slow("learned", (2,), 1),
+        slow("learned", (), 2),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_batch_is_fitted_model_by_model(batch, m, weight):
     n = 10
     X, Y = make_data(n=n, batch=batch, m=m)
@@ -189,6 +207,7 @@ def test_known_noises_are_kept():
 
 
 @pytest.mark.filterwarnings("ignore:A not p.d.")  # of BoTorch's fit in single precision
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_single_precision_is_close_to_double():
     X, Y = make_data(n=12)
     double = SingleTaskRCGP(X, Y)
@@ -208,6 +227,7 @@ def test_bounds_of_the_noise_are_kept():
     assert model.likelihood.noise.item() == pytest.approx(0.01, rel=1e-3)  # of a function without noise
 
 
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_fixed_hyperparameters_stay():
     X, Y = make_data(n=12)
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=D))
@@ -330,6 +350,7 @@ def test_failure_of_one_model_leaves_all_as_they_were(monkeypatch):
     assert_same_state(model, before)
 
 
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_lists_are_fitted(x):
     models = [SingleTaskRCGP(*make_data(n=12, seed=seed), input_transform=Normalize(d=D)) for seed in (0, 1)]
     both = ModelListGP(*models)
@@ -343,6 +364,7 @@ def test_lists_are_fitted(x):
     assert both.posterior(x).mean.shape == (8, 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_scale_of_outcomes_does_not_matter(x):
     X, Y = make_data(n=12)
     plain, other = SingleTaskRCGP(X, Y), SingleTaskRCGP(X, 250.0 * Y - 1e4)

@@ -54,14 +54,14 @@ def with_outliers():
     """A run in which three values are far too high and one is far too low: the luckiest of all."""
     torch.set_num_threads(1)
     objective = Recorded({3: 30.0, 8: 20.0, 11: -25.0, 14: 20.0})
-    return run(objective, 20), objective
+    return run(objective, 17), objective
 
 
-def test_outliers_do_not_derail_it(with_outliers):
+def test_the_minimum_is_found_among_outliers(with_outliers):
     result, objective = with_outliers
     assert bowl(result.x) < 1.05
     assert result.value == pytest.approx(bowl(result.x), abs=0.05)
-    assert len(result.evaluations) == len(objective.points) == 20
+    assert len(result.evaluations) == len(objective.points) == 17
     assert [tuple(e.x.values()) for e in result.evaluations] == objective.points
 
 
@@ -88,7 +88,7 @@ def test_outliers_are_listed_with_what_was_expected(with_outliers):
         assert e.weight < 0.5
         assert abs(e.value - e.expected) > 10
     text = str(result)
-    assert f"minimum {result.value:.6g} ± {result.deviation:.2g} after 20 evaluations" in text
+    assert f"minimum {result.value:.6g} ± {result.deviation:.2g} after 17 evaluations" in text
     assert f"{len(result.outliers)} outlying evaluations" in text
     assert re.search(
         rf"^  11 +{result.evaluations[10].value:.4g} +{result.evaluations[10].expected:.4g} ± ", text, re.M
@@ -118,7 +118,7 @@ def test_expected_is_the_prediction_from_all_other_evaluations():
 
 def test_points_do_not_depend_on_the_units_of_the_value():
     one, other = Recorded(), Recorded(function=lambda x: 2.0**-40 * bowl(x))
-    first, second = run(one, 7), run(other, 7)
+    first, second = run(one, 6), run(other, 6)
     assert one.points == other.points
     assert second.value == 2.0**-40 * first.value
     assert second.deviation == 2.0**-40 * first.deviation
@@ -192,10 +192,10 @@ def test_failed_evaluations_count_and_their_points_are_avoided(tmp_path):
     def no_value():
         raise EvaluationError("no flour")
 
-    objective = Recorded({2: fail, 7: fail, 8: no_value, 9: lambda: math.nan})
-    result = run(objective, 12, trace=path)
-    assert len(objective.points) == 12
-    assert [e.number for e in result.failed] == [2, 7, 8, 9]
+    objective = Recorded({2: fail, 6: fail, 7: no_value, 8: lambda: math.nan})
+    result = run(objective, 9, trace=path)
+    assert len(objective.points) == 9
+    assert [e.number for e in result.failed] == [2, 6, 7, 8]
     reasons = ["RuntimeError: the oven is cold"] * 2 + ["no flour", "it returned nan"]
     assert [e.reason for e in result.failed] == reasons
     assert all(f"  {e.number}  {e.reason}" in str(result) for e in result.failed)
@@ -205,7 +205,7 @@ def test_failed_evaluations_count_and_their_points_are_avoided(tmp_path):
         distance = (unit[e.number :] - unit[e.number - 1]).abs().amax(dim=-1)
         assert (distance > 1e-3).all()
     again = Recorded()
-    resumed = run(again, 12, trace=path)
+    resumed = run(again, 9, trace=path)
     assert not again.points  # failed ones are not tried again
     assert [(e.number, e.reason) for e in resumed.failed] == [(e.number, e.reason) for e in result.failed]
 
@@ -266,21 +266,32 @@ def test_with_a_single_value_it_is_the_best():
     assert f"evaluation 2, observed {result.value:.6g}" in str(result)
 
 
-def test_huge_and_equal_values_are_handled():
-    assert run(lambda x: 7.0, 8).value == pytest.approx(7.0)
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
+def test_equal_values_are_accepted_and_a_huge_one_is_an_outlier():
+    assert run(lambda x: 7.0, 6).value == pytest.approx(7.0)
     result = run(Recorded({4: lambda: 1e300}), 8)
     assert bowl(result.x) == pytest.approx(result.value, abs=1.0)
     assert [e.number for e in result.outliers] == [4]
 
 
-def test_a_value_infinite_compared_to_the_others_is_handled():
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_deviations_have_the_units_of_values(unit):
+    result, plain = (run(lambda x, u=u: u * bowl(x), 7) for u in (unit, 1.0))
+    assert result.deviation / unit == pytest.approx(plain.deviation, rel=1e-3)
+    last = result.evaluations[-1]
+    assert last.deviation / unit == pytest.approx(plain.evaluations[-1].deviation, rel=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
+def test_a_value_far_beyond_all_others_is_an_outlier():
     result = run(Recorded({2: lambda: 1.7e308}, lambda x: 1e-9 * bowl(x)), 7)
     assert [e.number for e in result.outliers] == [2]
     assert 0 < result.value < 1e-7
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [("fit", FitError("no start", 0)), ("fit", NanError()), ("optimize_acqf", NotPSDError())]
+    ("name", "error"),
+    [("fit_silently", FitError("no start", 0)), ("fit_silently", NanError()), ("optimize_acqf", NotPSDError())],
 )
 def test_a_step_that_cannot_be_computed_takes_a_point_that_fills_the_box(monkeypatch, name, error):
     def broken(*_, **__):
@@ -296,11 +307,11 @@ def test_a_step_that_cannot_be_computed_takes_a_point_that_fills_the_box(monkeyp
 def test_the_same_seed_gives_the_same_points_whatever_the_global_generators():
     first, second, third = Recorded(), Recorded(), Recorded()
     torch.manual_seed(1)
-    run(first, 7)
+    run(first, 6)
     torch.manual_seed(2)
     np.random.seed(5)
     before = torch.get_rng_state()
-    run(second, 7)
+    run(second, 6)
     assert torch.equal(torch.get_rng_state(), before)
     run(third, 1, seed=1)
     assert first.points == second.points
@@ -318,22 +329,23 @@ def test_first_points_fill_the_box():
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    """A run of eight evaluations, the third of which is wrong."""
+    """A run of seven evaluations, the third of which is wrong."""
     torch.set_num_threads(1)
     objective = Recorded({3: 40.0})
-    return run(objective, 8), objective
+    return run(objective, 7), objective
 
 
-@pytest.mark.parametrize("stop", [2, 7])
+@pytest.mark.parametrize("stop", [2, 6])
+@pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
 def test_after_an_interrupt_the_trace_resumes_as_if_uninterrupted(tmp_path, stop, uninterrupted):
     path, (whole, objective) = tmp_path / "trace.jsonl", uninterrupted
     first = Recorded({3: 40.0, stop: interrupt})
     with pytest.raises(KeyboardInterrupt):
-        run(first, 8, trace=path)
+        run(first, 7, trace=path)
     last = json.loads(path.read_text().splitlines()[-1])
     assert (last["event"], last["number"]) == ("started", stop)
     second = Recorded({4 - stop: 40.0})  # its first call is number `stop`
-    resumed = run(second, 8, trace=path)
+    resumed = run(second, 7, trace=path)
     assert first.points[:-1] + second.points == objective.points
     assert second.points[0] == first.points[-1]  # started and not finished: evaluated again
     assert str(resumed) == str(whole)
@@ -344,20 +356,20 @@ def test_a_seed_that_was_drawn_is_kept_in_the_trace(tmp_path):
     path = tmp_path / "trace.jsonl"
     first, second, whole = Recorded(), Recorded(), Recorded()
     run(first, 5, trace=path, seed=None)
-    run(second, 7, trace=path, seed=None)
-    run(whole, 7, seed=json.loads(path.read_text().splitlines()[0])["seed"])
+    run(second, 6, trace=path, seed=None)
+    run(whole, 6, seed=json.loads(path.read_text().splitlines()[0])["seed"])
     assert first.points + second.points == whole.points
 
 
 def test_a_finished_trace_repeats_its_result_and_a_larger_budget_continues(tmp_path):
     path = tmp_path / "trace.jsonl"
-    result = run(Recorded(), 6, trace=path)
+    result = run(Recorded(), 5, trace=path)
     before, none, two = path.read_bytes(), Recorded(), Recorded()
-    assert str(run(none, 6, trace=path)) == str(result)
+    assert str(run(none, 5, trace=path)) == str(result)
     assert str(run(none, 3, trace=path)) == str(result)  # nothing that is known is left out
     assert not none.points
     assert path.read_bytes() == before
-    run(two, 8, trace=path)
+    run(two, 7, trace=path)
     assert len(two.points) == 2
 
 
@@ -414,15 +426,15 @@ def test_bad_arguments_are_named_before_anything_is_evaluated(changed, error, me
 
 def test_progress_is_passed_to_a_function_or_shown_or_neither(capsys):
     told = []
-    result = run(Recorded(), 7, progress=lambda done, best: told.append((done, best)))
-    assert [done for done, _ in told] == list(range(8))
+    result = run(Recorded(), 6, progress=lambda done, best: told.append((done, best)))
+    assert [done for done, _ in told] == list(range(7))
     assert all(math.isnan(best) for _, best in told[:5])
-    assert told[-1] == (7, result.value)
+    assert told[-1] == (6, result.value)
     assert capsys.readouterr() == ("", "")
-    run(Recorded(), 7, progress=True)
+    shown = run(Recorded(), 5, progress=True)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"optimise: 7 of 7 evaluations, best {result.value:.6g}\n"
+    assert err == f"optimise: 5 of 5 evaluations, best {shown.value:.6g}\n"
 
 
 def test_reasons_do_nothing_to_a_terminal():

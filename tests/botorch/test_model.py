@@ -521,6 +521,7 @@ class TestCrossValidation:
         np.testing.assert_allclose(posterior.mean.detach().squeeze(), mean, rtol=1e-8)
         np.testing.assert_allclose(posterior.variance.detach().squeeze(), variance, rtol=1e-8)
 
+    @pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
     def test_in_batch_mode_is_model_by_model(self):
         X, Y = make_data()
         folds = gen_loo_cv_folds(X, Y)

@@ -272,6 +272,7 @@ class TestMoreData:
         assert fantasy.posterior(x).mean.shape == (3, 2, 4, 2)
         assert model.train_targets.shape == (30,)
 
+    @pytest.mark.filterwarnings("ignore:.*rows are too few:rcgp.botorch.NoiseLawWarning")
     def test_state_of_another_number_of_rows_loads(self, x):
         X, Y = make_data()
         fitted = make_model(X[:24], Y[:24], outcome_transform=None)

@@ -4,7 +4,9 @@ import gpytorch
 import pytest
 import torch
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from botorch.models.transforms import Log
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.models.transforms import Log, Normalize
+from botorch.settings import validate_input_scaling
 from botorch.utils.datasets import SupervisedDataset
 
 from problems_of_botorch import ROWS, D, make_data, make_model
@@ -202,3 +204,13 @@ def test_only_this_kind_of_model_is_fitted():
         fit(torch.nn.Linear(1, 1))
     with pytest.raises(TypeError, match="LeaveOneOutObjective needs a SingleTaskRCGP or MultiTaskRCGP, got NoneType"):
         LeaveOneOutObjective(make_model(*make_data()).likelihood)
+
+
+def test_inputs_outside_the_unit_cube_are_warned_of_as_by_botorch():
+    X, Y = make_data()
+    with pytest.warns(InputDataWarning, match="not contained to the unit cube"):
+        SingleTaskRCGP(100.0 * X, Y)
+    SingleTaskRCGP(100.0 * X, Y, input_transform=Normalize(d=X.shape[-1]))
+    SingleTaskRCGP(100.0 * X, Y, covar_module=gpytorch.kernels.RBFKernel())
+    with validate_input_scaling(False):
+        SingleTaskRCGP(100.0 * X, Y)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import reference
+from marks import slow
 from rcgp import RCGP, FitError, RobustReport, SparseRCGP
 from rcgp.chunked import fit as chunked
 from rcgp.chunked import passes, resources
@@ -282,7 +283,7 @@ def in_one_piece(request):
     return fitted(**options), options
 
 
-@pytest.mark.parametrize("rows", [1, 37, 259])
+@pytest.mark.parametrize("rows", [slow(1), 37, 259])
 def test_the_result_does_not_depend_on_the_chunks(in_one_piece, rows):
     whole, options = in_one_piece
     pieces = fitted(rows=rows, engine=Threads(2) if rows == 37 else Serial(), **options)

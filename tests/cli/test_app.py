@@ -232,9 +232,6 @@ def test_models_saved_in_python_predict_from_tables(tmp_path, capsys):
     assert "1 columns without names and the table has 2" in capsys.readouterr().err
     table[["size"]].to_csv(tmp_path / "new.csv", index=False)
     assert rcgp_command("predict", tmp_path / "nameless.rcgp", tmp_path / "new.csv") == 0
-    RCGPRegressor().fit(table[["size"]], table[["size", "price"]]).save(tmp_path / "two.rcgp")
-    assert rcgp_command("predict", tmp_path / "two.rcgp", tmp_path / "new.csv") == 2
-    assert "2 outputs" in capsys.readouterr().err
 
 
 BAD_TABLES = {
@@ -446,6 +443,7 @@ def test_an_interrupt_is_one_sentence_and_writes_nothing(houses, tmp_path, monke
     assert not (tmp_path / "m.rcgp").exists()
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(houses):
     """It has closed the pipe before the first line is written."""
     command = f'"{sys.executable}" -m rcgp outliers "{houses}" --target price --json'

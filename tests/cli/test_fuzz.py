@@ -68,7 +68,7 @@ def _model(tmp_path_factory):
     assert run(["fit", str(folder / "train.csv"), "--target", "y", "--model", str(MODEL[-1])]) == 0
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @example(content=b"a,y\n1,1\n2,3\n3,2\n4,1e308\n", command="fit")
 @example(content=b"a,y\n1,1\n2,3\n3,2\n4,1e308\n", command="report")
 @example(content=b"a,y\n1e308,1\n-1e308,3\n3,2\n4,5\n", command="outliers")

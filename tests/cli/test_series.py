@@ -430,6 +430,7 @@ def test_an_interrupt_ends_the_stream_cleanly(folder, one_fit, monkeypatch, caps
     assert "interrupted" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_numba_the_extra_is_named(folder):
     program = (
         "import sys; sys.modules['numba'] = None\n"

@@ -183,3 +183,22 @@ def test_a_fit_that_fails_names_the_cells_of_the_row(plant, capsys, monkeypatch)
     monkeypatch.setattr(RCGPRegressor, "fit", fail)
     assert rcgp_command("fit", plant, *TARGETS) == 2
     assert_one_sentence(capsys, r"look at row 23, whose 'heat' is [\d.]+$")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_model_of_several_outputs_from_python_predicts(plant, tmp_path, capsys, named):
+    table = pd.read_csv(plant)[["hour", "heat", "flow"]].head(40)
+    Y = table[["heat", "flow"]]
+    model = RCGPRegressor().fit(table[["hour"]], Y if named else Y.to_numpy())
+    model.save(tmp_path / "python.rcgp")
+    assert rcgp_command("predict", tmp_path / "python.rcgp", plant) == 0
+    predicted = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    column = "flow_mean" if named else "output1_mean"
+    np.testing.assert_allclose(predicted[column].head(40), model.predict(table[["hour"]])[:, 1], rtol=1e-9)
+
+
+def test_a_summary_says_once_what_holds_for_all_targets(plant, capsys):
+    assert rcgp_command("fit", plant, "--target", "heat", "--target", "flow", "--missing", "drop", "--top", 0) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("more likely outliers than not") == printed.count("optimiser") == 1
+    assert printed.count("suspicious rows") == 2

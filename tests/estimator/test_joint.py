@@ -204,6 +204,23 @@ def test_scikit_learns_kernels_and_data_frames():
     assert np.isfinite(cross_val_score(clone(model), X, Y, cv=2)).all()
 
 
+@pytest.mark.parametrize("outputs", ["independent", "correlated"])
+def test_outputs_keep_the_names_of_a_data_frame(outputs, tmp_path):
+    X, Y, _, _ = make_data(30)
+    table = pd.DataFrame(Y[:, :2], columns=["heat", "flow"])
+    model = RCGPRegressor(outputs=outputs).fit(X, table)
+    assert model.output_names_ == ["heat", "flow"]
+    np.testing.assert_array_equal(model.output("flow").predict(NEW), model.predict(NEW)[:, 1])
+    with pytest.raises(ValueError, match="there is no output 'flux': they are 'heat', 'flow'"):
+        model.output("flux")
+    model.save(tmp_path / "model.rcgp")
+    assert load(tmp_path / "model.rcgp").output_names_ == ["heat", "flow"]
+    model.fit(X, Y[:, :2])
+    assert model.output_names_ is None
+    with pytest.raises(ValueError, match="no output 'heat': they have no names: give its number"):
+        model.output("heat")
+
+
 def test_doubts_name_their_output():
     X, Y, *_ = make_data(12)
     with pytest.warns(UserWarning, match="output 2: 12 rows are too few"):

@@ -12,6 +12,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, RationalQuadratic, WhiteKernel
 
 import rcgp
+from marks import slow
 from rcgp import RCGP, RCGPRegressor, fit, fit_robust
 from rcgp.estimator import NoiseLawWarning
 from rcgp.estimator.output import build_model, lengthscales
@@ -129,7 +130,7 @@ def test_parameters_may_be_numpy_scalars(given):
 
 
 @pytest.mark.parametrize("mean", ["median", "robust_linear", "zero"])
-def test_one_absurd_value_does_no_harm_without_normalisation(mean):
+def test_one_absurd_value_is_flagged_without_normalisation(mean):
     X, y, f = make_series(outliers=())
     y[33] = 1e6
     model = RCGPRegressor(normalize=False, mean=mean).fit(X, y)
@@ -163,7 +164,7 @@ def test_a_weight_that_is_given_has_a_law_that_only_flags_rows(weight):
     np.testing.assert_allclose(upper, mean + 1.959963984540054 * std)
 
 
-@pytest.mark.parametrize("size", [1e2, 1e8, 1e150, 1e300])
+@pytest.mark.parametrize("size", [1e2, slow(1e8), slow(1e150), 1e300])
 def test_an_outlier_of_any_size_has_the_same_influence(size):
     X, y, _ = make_series(outliers=(5, 30))
     y[30] = 10.0
@@ -216,7 +217,7 @@ def test_rows_of_sample_weight_zero_are_diagnosed():
     np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [10, 20])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
 def test_clean_data_have_few_flags(seed):
     X, y, _ = make_series(n=150, seed=seed, outliers=())
     assert RCGPRegressor().fit(X, y).outliers_.sum() <= 1
@@ -521,7 +522,7 @@ def test_tiny_tables_work(weight):
 
 
 @few_rows
-@pytest.mark.filterwarnings("ignore:.*count less than half")
+@pytest.mark.filterwarnings("ignore:.*count less than half", "ignore:.*outside the range of floating-point numbers")
 @pytest.mark.parametrize("y", [[2.0, 3.0, 1e300], [1e300, -1e300], [1e300], [0.0, 0.0, 1e-300], [5.0, 5.0, 5.0]])
 def test_absurd_values_in_tiny_tables_give_finite_answers(y):
     X = np.arange(float(len(y)))[:, None]
@@ -570,10 +571,21 @@ def with_absurd_input(size):
 
 
 @spoilt
-@pytest.mark.parametrize("weight", ["learned", "imq"])
-@pytest.mark.parametrize("size", [1e12, -1e300])
-@pytest.mark.parametrize("rows", [slice(None), slice(10, 26)], ids=["80 rows", "16 rows"])
-def test_an_absurd_input_harms_its_own_row_only(weight, size, rows):
+@pytest.mark.parametrize(
+    ("weight", "size", "few"),
+    [
+        ("learned", -1e300, False),
+        ("learned", 1e12, True),
+        ("imq", 1e12, False),
+        ("imq", -1e300, True),
+        slow("learned", 1e12, False),
+        slow("learned", -1e300, True),
+        slow("imq", -1e300, False),
+        slow("imq", 1e12, True),
+    ],
+)
+def test_an_absurd_input_changes_predictions_at_its_own_row_only(weight, size, few):
+    rows = slice(10, 26) if few else slice(None)
     frame, y = with_absurd_input(size)
     frame, y = frame[rows], y[rows]
     good = np.asarray(frame.index != 21)
@@ -644,3 +656,10 @@ def test_rows_of_a_stuck_sensor_are_judged_by_the_others():
     assert weighted.outliers_[off].mean() > 0.9
     assert not weighted.outliers_[~stuck].any()
     assert np.abs(weighted.predict(X) - f)[stuck].mean() < 0.1 < np.abs(unweighted.predict(X) - f)[stuck].mean()
+
+
+def test_tensors_are_fitted_without_a_warning_and_as_arrays_are():
+    X, y = np.linspace(0, 6, 20)[:, None], np.sin(np.linspace(0, 6, 20))
+    expected = RCGPRegressor().fit(X, y).predict(X)
+    found = RCGPRegressor().fit(torch.tensor(X), torch.tensor(y)).predict(torch.tensor(X))
+    np.testing.assert_array_equal(found, expected)

@@ -16,6 +16,7 @@ import torch
 from sklearn.base import clone
 
 import rcgp
+from marks import slow
 from rcgp import RCGPRegressor, SparseRCGPRegressor
 from rcgp.estimator import NoiseLawWarning
 from rcgp.saving import SavedModelError, archive, read_archive, write_archive
@@ -94,8 +95,12 @@ anything = pytest.mark.filterwarnings(
 )
 
 
+# In make test each kind of part occurs once.
+SLOW = ("one noise", "plain", "rbf as matern", "some rows")
+
+
 @anything
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in ESTIMATORS])
 def test_a_round_trip_changes_nothing(name, tmp_path):
     model = clone(ESTIMATORS[name]).fit(X, y)
     model.save(tmp_path / "model.rcgp")
@@ -140,9 +145,9 @@ def test_several_outputs_and_sample_weights_are_kept(tmp_path):
     assert_same(rcgp.load(tmp_path / "model.rcgp"), model)
 
 
-def test_another_process_predicts_the_same_to_the_bit(tmp_path):
-    model = RCGPRegressor().fit(X, y)
-    model.save(tmp_path / "model.rcgp")
+@pytest.mark.slow
+def test_another_process_predicts_the_same_to_the_bit(fitted, tmp_path):
+    fitted.save(tmp_path / "model.rcgp")
     NEW.to_csv(tmp_path / "new.csv", index=False, float_format="%.17g")
     code = (
         "import sys, torch, rcgp, pandas as pd\n"
@@ -153,7 +158,7 @@ def test_another_process_predicts_the_same_to_the_bit(tmp_path):
     )
     arguments = [sys.executable, "-c", code, str(tmp_path / "model.rcgp"), str(tmp_path / "new.csv")]
     mean, std = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
-    assert (mean, std) == tuple(part.tobytes().hex() for part in model.predict(NEW, return_std=True))
+    assert (mean, std) == tuple(part.tobytes().hex() for part in fitted.predict(NEW, return_std=True))
 
 
 @anything
@@ -186,10 +191,15 @@ def test_an_estimator_that_is_not_fitted_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture(scope="module")
+def fitted():
+    return RCGPRegressor().fit(X, y)
+
+
 @pytest.fixture
-def saved(tmp_path):
+def saved(fitted, tmp_path):
     path = tmp_path / "model.rcgp"
-    RCGPRegressor().fit(X, y).save(path)
+    fitted.save(path)
     return path
 
 
@@ -342,6 +352,11 @@ def test_a_sparse_model_of_rows_that_were_not_in_memory_is_kept_without_them(tmp
     assert_same_sparse(rcgp.load(tmp_path / "model.rcgp"), model)
 
 
+@pytest.fixture(scope="module")
+def sparse():
+    return clone(SPARSE["default"]).fit(X, y)
+
+
 def test_a_sparse_model_that_is_not_fitted_is_refused(tmp_path):
     with pytest.raises(SavedModelError, match="not fitted yet"):
         SparseRCGPRegressor().save(tmp_path / "model.rcgp")
@@ -377,9 +392,9 @@ def test_a_sparse_model_that_is_not_fitted_is_refused(tmp_path):
         lambda d, t: t.update({"model.more": torch.ones(3)}),
     ],
 )
-def test_nonsense_about_a_sparse_model_is_a_clear_error(tmp_path, spoil):
+def test_nonsense_about_a_sparse_model_is_a_clear_error(sparse, tmp_path, spoil):
     path = tmp_path / "model.rcgp"
-    clone(SPARSE["default"]).fit(X, y).save(path)
+    sparse.save(path)
     description, tensors = read_archive(path)
     spoil(description, tensors)
     write_archive(path, description, tensors)

@@ -9,6 +9,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from sklearn.base import clone
 
 import rcgp
+from marks import slow
 from rcgp import RCGPSeries, SavedModelError
 from rcgp.estimator import NoiseLawWarning
 
@@ -94,19 +95,21 @@ def test_a_trend_is_forecast_whatever_its_level():
 
 
 @pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")
-@pytest.mark.parametrize("period", [11.0, 12.0, 150.0, 1000.0])
-def test_periods_of_the_span_and_longer_are_no_error(period):
+@pytest.mark.parametrize(
+    ("period", "harmonics"), [(11.0, 4), (12.0, 4), (150.0, 4), (1000.0, 4), slow(12.0, 2)]
+)  # numba compiles for seconds for each number of harmonics
+def test_periods_of_the_span_and_longer_are_no_error(period, harmonics):
     t, y = make_numbers(40)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert np.isfinite(RCGPSeries(periods=[period], harmonics=2, max_iter=3).fit(t, y).predict(t)).all()
+        assert np.isfinite(RCGPSeries(periods=[period], harmonics=harmonics, max_iter=3).fit(t, y).predict(t)).all()
 
 
 def test_a_period_shorter_than_two_gaps_raises_a_doubt():
     t, y = make_numbers(40)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = RCGPSeries(periods=[0.4], harmonics=2, max_iter=3).fit(t, y)
+        model = RCGPSeries(periods=[0.4], max_iter=3).fit(t, y)
     assert any("shorter than two typical gaps" in doubt for doubt in model.doubts_)
 
 

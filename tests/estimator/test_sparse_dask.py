@@ -54,6 +54,15 @@ def test_a_cluster_gives_the_same_model(fitted, local):
     assert not hasattr(fitted, "weights_")
 
 
+def test_rows_of_weight_zero_may_lack_their_observation(da):
+    y, weight = Y.copy(), np.ones(N)
+    y[[7, 200]], weight[[7, 200]] = np.nan, 0.0
+    expected = SparseRCGPRegressor(**FEW).fit(X, y, weight)
+    blocks = (da.from_array(values, 90) for values in (y, weight))
+    model = SparseRCGPRegressor(**FEW).fit(da.from_array(X, (90, 2)), *blocks)
+    np.testing.assert_allclose(model.predict(NEW), expected.predict(NEW), rtol=1e-10, atol=1e-10)
+
+
 def test_a_given_weight_and_sample_weights_give_the_same_model_too(client, da):
     weight = np.arange(N) % 3.0
     expected = SparseRCGPRegressor(weight="imq", **FEW).fit(X, Y, weight)
@@ -161,6 +170,7 @@ def test_a_client_needs_rows_that_workers_can_read(client):
         SparseRCGPRegressor(client=client, **FEW).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_killing_a_worker_during_a_fit_changes_nothing(client, da, local):
     victim = next(iter(client.run(os.getpid).values()))
     killed = []
@@ -179,6 +189,7 @@ def test_killing_a_worker_during_a_fit_changes_nothing(client, da, local):
     assert victim not in client.run(os.getpid).values()
 
 
+@pytest.mark.slow
 def test_killing_a_worker_during_a_pass_changes_nothing(client, da, local, tmp_path):
     victim = next(iter(client.run(os.getpid).values()))
 
@@ -206,6 +217,7 @@ def test_killing_a_worker_during_a_pass_changes_nothing(client, da, local, tmp_p
     client.wait_for_workers(2, timeout=60)
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler_is_a_clear_error_and_leaves_nothing_half_fitted(da):
     with local_cluster(1) as cluster, optional("distributed").Client(cluster, set_as_default=False) as client:
         model = SparseRCGPRegressor(client=client, **FEW)

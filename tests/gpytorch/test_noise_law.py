@@ -69,6 +69,35 @@ def test_a_normal_law_is_gpytorchs_gaussian_likelihood(batch):
         torch.testing.assert_close(ours_end, wanted, **options)
 
 
+def test_given_responsibilities_bound_less_than_the_best_and_leave_the_density_of_outliers_fixed():
+    y, q = function()
+    likelihood = NoiseLawLikelihood(y, LAW, noise=0.25).eval()
+    residual, deviation = y - likelihood.centre, q.mean - likelihood.centre
+    law = likelihood.log_shares.reshape(1, -1), likelihood.width.reshape(1)
+    best = expected_responsibilities(residual, deviation, q.variance, likelihood.noise, *law)
+    mean = q.mean.clone().requires_grad_()
+    given = likelihood.expected_log_prob(y, MultivariateNormal(mean, q.covariance_matrix), share=best.share)
+    torch.testing.assert_close(given, likelihood.expected_log_prob(y, q))
+    other = torch.roll(best.share, 1, dims=-2)
+    assert bool((likelihood.expected_log_prob(y, q, share=other) <= given + 1e-12).all())
+    (slope,) = torch.autograd.grad(given.sum(), mean)  # weighted least squares, without the gap of the outliers
+    weights = best.share[..., :-1] @ torch.tensor(SCALES, dtype=DOUBLE).square().reciprocal()
+    torch.testing.assert_close(slope, weights * (y - q.mean) / 0.25)
+
+
+def test_given_responsibilities_of_normal_noise_are_a_normal_law():
+    y, q = function()
+    share = torch.zeros(len(y), len(SCALES) + 1, dtype=DOUBLE)
+    share[:, 0] = 1.0
+    law = NoiseLaw.normal()
+    normal = NoiseLawLikelihood(y, law, noise=0.25)
+    torch.testing.assert_close(normal.expected_log_prob(y, q, share=share), normal.expected_log_prob(y, q))
+    learned = NoiseLawLikelihood(y, noise=0.25)
+    learned.expected_log_prob(y, q, share=share)
+    counts = torch.tensor([[1.0, 0.0, 0.0]], dtype=DOUBLE) * len(y)
+    torch.testing.assert_close(learned.counts, counts)
+
+
 def test_the_expected_log_density_is_that_of_quadrature_component_by_component():
     y, q = function()
     noise, centre = 0.25, float(y.quantile(0.5))
@@ -274,5 +303,7 @@ def test_errors_name_what_does_not_fit():
         NoiseLawLikelihood(y, batch_shape=torch.Size([3]))(function(batch=(2,))[1])
     with pytest.raises(ValueError, match="must fit a batch"):
         NoiseLawLikelihood(torch.stack([y, y]), batch_shape=torch.Size([3]))
+    with pytest.raises(ValueError, match=r"5 responsibilities for each row, got \(3, 5\) for 12 rows"):
+        likelihood.expected_log_prob(y, q, share=torch.ones(3, 5))
     with pytest.raises(ValueError, match="positive variance"):
         NoiseLawLikelihood(y, noise=-1.0)

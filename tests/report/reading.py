@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import re
+from contextlib import contextmanager
 from html.parser import HTMLParser
 
 import numpy as np
 
-__all__ = ["Table", "decoded", "figures_of", "header_of"]
+__all__ = ["Table", "decoded", "figures_of", "header_of", "opened"]
 
 
 class Table(HTMLParser):
@@ -55,3 +56,20 @@ def decoded(values):
     if isinstance(values, dict):
         return np.frombuffer(base64.b64decode(values["bdata"]), dtype=values["dtype"])
     return np.array(values)
+
+
+@contextmanager
+def opened(browser, path, width=1200, **options):
+    """A page with its figures drawn, which must ask for nothing, say nothing on the console and open no dialog."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+    events = []
+    page.on("console", lambda message: events.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: events.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (events.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("request", lambda request: events.append(f"request: {request.url}"))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-figures]")
+    yield page
+    allowed = (f"request: {path.as_uri()}", "request: data:", "request: blob:")
+    assert [event for event in events if not event.startswith(allowed)] == []
+    page.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from contextlib import contextmanager
 from itertools import product
 
 import numpy as np
@@ -15,25 +14,11 @@ from rcgp import RCGPRegressor
 from rcgp.report import report_html, write_report
 from rcgp.report.text import fraction, number
 from rcgp.table import Column
+from report.reading import opened
+
+pytestmark = pytest.mark.slow  # test_page.py has the one test of make test that needs a browser
 
 EVIL = "<script>alert(1)</script>"
-
-
-@contextmanager
-def opened(browser, path, width=1200, **options):
-    """A page with its figures drawn, which must ask for nothing, say nothing on the console and open no dialog."""
-    page = browser.new_page(viewport={"width": width, "height": 900}, **options)
-    events = []
-    page.on("console", lambda message: events.append(f"console: {message.text}"))
-    page.on("pageerror", lambda error: events.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: (events.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.on("request", lambda request: events.append(f"request: {request.url}"))
-    page.goto(path.as_uri())
-    page.wait_for_selector("html[data-figures]")
-    yield page
-    allowed = (f"request: {path.as_uri()}", "request: data:", "request: blob:")
-    assert [event for event in events if not event.startswith(allowed)] == []
-    page.close()
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +39,6 @@ def column(page, index):
     return page.eval_on_selector_all(
         "table.sortable tbody tr", "(rows, i) => rows.map((row) => row.cells[i].textContent)", index
     )
-
-
-def test_every_figure_is_drawn(page):
-    assert page.get_attribute("html", "data-figures") == "drawn"
-    assert page.is_hidden("#sorry")
-    drawn = page.eval_on_selector_all(
-        ".figure",
-        "all => all.map((one) => one.querySelectorAll('svg path.point, svg .point path, svg .js-line').length)",
-    )
-    assert len(drawn) == 5
-    assert min(drawn) >= 3
 
 
 def test_no_button_sends_the_data_away(page):

@@ -88,6 +88,22 @@ def test_covariances_are_small_and_few():
     assert set(model.sizes) == {50}
 
 
+def test_placeholders_of_missing_values_do_not_stretch_the_grid():
+    X = pd.DataFrame({"a": np.linspace(40, 80, 100), "b": np.linspace(0, 1, 100)})
+    X.loc[:2, "a"] = -999.0
+    grid = effects_of(Linear([1.0, 1.0]), X)["a"].grid
+    assert 40 < grid[0] < 42
+    assert 79 < grid[-1] <= 80
+
+
+def test_a_wild_value_does_not_stretch_the_only_curve(table, invented):
+    X, y = table(60)
+    inside = X["size"].iloc[1:]
+    X.loc[X.index[0], "size"] = 1e10
+    grid = fitted_curve(invented(X, y), None, X, Column("size", ("size",))).grid
+    assert grid[0] < inside.min() < inside.max() < grid[-1] < 10 * inside.max()
+
+
 def test_one_extreme_value_does_not_stretch_the_grid():
     X = pd.DataFrame(np.random.default_rng(0).uniform(0, 1, (300, 2)), columns=["a", "b"])
     X.loc[0, "a"] = 1e9

@@ -20,7 +20,7 @@ from rcgp.report import report_html, write_report
 from rcgp.report.summary import rows_of
 from rcgp.report.text import fraction, number, percent
 from rcgp.weights import NoiseLaw
-from report.reading import Table, decoded, figures_of, header_of
+from report.reading import Table, decoded, figures_of, header_of, opened
 
 EVIL = "<script>alert(1)</script>"
 
@@ -57,6 +57,20 @@ def test_the_numbers_on_the_page_are_the_models(page, one_feature):
     for _, share in robust.noise_law_.components():
         assert f"<td>{percent(share)}</td>" in page
     assert "2 rows had no price." in page
+
+
+def test_a_browser_draws_every_figure(browser, page, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(page, encoding="utf-8")
+    with opened(browser, path) as shown:
+        assert shown.get_attribute("html", "data-figures") == "drawn"
+        assert shown.is_hidden("#sorry")
+        drawn = shown.eval_on_selector_all(
+            ".figure",
+            "all => all.map((one) => one.querySelectorAll('svg path.point, svg .point path, svg .js-line').length)",
+        )
+    assert len(drawn) == 5
+    assert min(drawn) >= 3
 
 
 def test_the_table_of_rows_holds_the_models_numbers(page, one_feature):
@@ -215,7 +229,14 @@ def test_far_outliers_do_not_flatten_the_figure_and_are_announced(table, invente
     html = report_html(model, None, X, y, target="price")
     low, high = figures_of(html)["fit"]["layout"]["yaxis"]["range"]
     assert -20 < low < high < 20
-    assert "1 point lies outside the frame" in html
+    assert html.count("1 point lies beyond the frame and is marked at its edge") == 2  # of the fit and of the residuals
+    for key, value in (("fit", y.iloc[0]), ("residuals", 1e9 - model.loo_mean_[0])):
+        figure = figures_of(html)[key]
+        mark = next(trace for trace in figure["data"] if trace.get("name") == "beyond the frame")
+        low, high = figure["layout"]["yaxis"]["range"]
+        assert low < decoded(mark["y"])[0] < high < value
+        assert mark["marker"]["symbol"] == ["triangle-up"]
+        assert mark["customdata"][0][1] == "1e9"
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])

@@ -18,8 +18,8 @@ from rcgp.report.summary import half_widths
 from rcgp.report.text import times
 from rcgp.series.clock import Clock
 from rcgp.weights import NoiseLaw
-from report.reading import Table, decoded, figures_of, header_of
-from report.test_browser import EVIL, opened, overlap
+from report.reading import Table, decoded, figures_of, header_of, opened
+from report.test_browser import EVIL, overlap
 
 BAD, MISSING = [20, 47], [30, 31, 32, 55]
 

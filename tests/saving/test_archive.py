@@ -366,6 +366,7 @@ for attempt in range(rounds):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL") or not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+@pytest.mark.slow
 def test_a_process_killed_while_saving_leaves_a_file_that_reads(tmp_path):
     path = tmp_path / "m"
     write_archive(path, {"number": 0}, {"x": torch.zeros(20_000)})

@@ -20,6 +20,7 @@ from rcgp.table import (
     read_table,
     row_names,
     suspicious_inputs,
+    suspicious_targets,
 )
 
 
@@ -208,7 +209,7 @@ def test_a_column_that_counts_the_rows_is_used_with_a_notice():
     encoding, notices = learn_encoding(table, "z", exclude=["y"])
     assert (encoding.feature_names, notices) == (["x"], [])  # the only input
     _, notices = learn_encoding(table, "y")
-    assert notices == ["column 'x': counts the rows; if it only names them, use --id x"]
+    assert notices == ["column 'x': a different whole number in each row; if it only names the rows, use --id x"]
     assert learn_encoding(table, "y", ["x", "z"])[1] == []
 
 
@@ -525,6 +526,56 @@ def test_the_id_is_no_feature():
             learn_encoding(table, "y", **options)
 
 
+@pytest.mark.parametrize(
+    ("values", "noted"),
+    [
+        (range(11, 31), True),
+        ([17, 11, 14, 12, 19, 13, 16, 15, 18, 10], True),  # in any order
+        ([*range(1, 40), *range(45, 85)], True),  # with gaps
+        ([5 * i for i in range(80)], False),  # a design
+        ([1, 2, 3, 4, 5, 5], False),
+        ([10, 52_000, 31_000, 77_000, 64_000], False),  # no repetition by chance
+        ([i + 0.5 for i in range(20)], False),
+    ],
+)
+def test_whole_numbers_that_name_the_rows_are_noted(values, noted):
+    table = pd.DataFrame({"no": list(values), "x": np.sin(np.arange(len(values)))}).assign(y=lambda t: t["x"] ** 2)
+    table.index += 1
+    _, notices = learn_encoding(table, "y")
+    assert any("a different whole number in each row" in notice and "--id no" in notice for notice in notices) is noted
+
+
+@pytest.mark.parametrize(
+    ("cells", "noted"),
+    [
+        (["0123", "4567", "0089"], True),
+        (["01", "12", "07"], False),
+        (["007", "12", "3"], False),
+        (["0.5", "012"], False),
+    ],
+)
+def test_codes_that_are_read_as_numbers_are_noted(cells, noted):
+    _, notices = encoded(table_of(*cells, "4567" if noted else "10"))
+    assert any(f"although {cells[0]!r}, {cells[-1]!r} look like codes" in notice for notice in notices) is noted
+
+
+def test_cells_between_spaces_get_a_remedy():
+    with pytest.raises(TableError, match=r"no column 'y' .* separate cells by a comma, a semicolon, a tab or a bar"):
+        learn_encoding(pd.DataFrame({"x y": ["1 2", "3 4"]}, index=[1, 2]), "y")
+
+
+def test_a_target_of_two_classes_and_one_that_is_a_line_of_a_feature_are_noted():
+    x = np.sin(np.arange(30.0))
+    X = pd.DataFrame({"x": x, "fahrenheit": 32.0 + 1.8 * x**3, "same": 5.0})
+    Y = pd.DataFrame({"class": np.arange(30) % 2, "celsius": x**3, "other": x**2})
+    two, line = suspicious_targets(X, Y)
+    assert two.startswith("the target 'class' has two values, 0 and 1, as classes have")
+    assert line.startswith("the target 'celsius' is a straight line of column 'fahrenheit'")
+    assert suspicious_targets(X, Y.head(10)) == []
+    Y.loc[3, "celsius"] += 1e-6
+    assert suspicious_targets(X, Y[["celsius"]]) == []
+
+
 def test_suspicious_inputs_are_listed_with_row_and_value():
     random = np.random.default_rng(0)
     age, insulin = random.uniform(20, 60, 40), random.uniform(50, 200, 40)
@@ -537,6 +588,6 @@ def test_suspicious_inputs_are_listed_with_row_and_value():
     encoding, _ = learn_encoding(table, "y")
     far, zeros, coded = suspicious_inputs(encode(table, encoding).X, encoding)
     assert "column 'age': look at row 4 (999), row 8 (-999), while half of the column lies within" in far
-    assert zeros.startswith("column 'insulin': 6 values are exactly 0 and the others hardly repeat; if 0 stands for")
+    assert zeros.startswith("column 'insulin': 6 values are exactly 0, many more than of most others; if 0 stands for")
     assert zeros.endswith("row 1 (0), row 2 (0), row 3 (0), row 4 (0), row 5 (0) and 1 more")
-    assert coded.startswith("column 'z': 3 values are exactly -999 and the others hardly repeat; if -999 stands for")
+    assert coded.startswith("column 'z': 3 values are exactly -999, many more than of most others; if -999 stands for")

@@ -8,7 +8,7 @@ import torch
 
 from rcgp import RCGP, fit, fit_robust
 from rcgp.models.defaults import add_weak_priors
-from rcgp.training.judgement import doubts_of, judge_rows
+from rcgp.training.judgement import _structure, doubts_of, doubts_of_values, judge_rows
 from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw
 
 GOOD = NoiseLaw((0.95, 0.02, 0.005, 0.005), 0.02, 3.0)
@@ -134,3 +134,48 @@ def test_a_value_that_is_stuck_is_doubtful_and_rounding_is_not():
     stuck[85:115] = stuck[85]
     assert any("have the same value" in doubt for doubt in judge_rows(flagged_model(stuck), learn=False).doubts)
     assert not any("same value" in doubt for doubt in judge_rows(flagged_model(rounded), learn=False).doubts)
+
+
+@pytest.mark.parametrize("unit", [1e-140, 1e140])
+def test_units_whose_squares_are_no_numbers_are_doubtful(unit):
+    X, y = torch.linspace(0.0, 6.0, 40).double().unsqueeze(-1), torch.linspace(-1.0, 3.0, 40).double()
+    first, *_ = judge_rows(RCGP(X, unit * y, weight=Constant()), learn=True).doubts
+    assert not any("power of ten" in doubt for doubt in judge_rows(RCGP(X, y, weight=Constant()), learn=True).doubts)
+    assert first.startswith("the observations differ by about ")
+    assert "multiply them by a power of ten" in first
+
+
+def test_rows_that_repeat_one_value_or_each_other_are_doubtful():
+    X, y = torch.arange(60.0).unsqueeze(-1), torch.arange(60.0)
+    none = torch.zeros(60, dtype=torch.bool)
+    assert doubts_of_values(X, y, none) == ()
+    (tie,) = doubts_of_values(X, torch.where(y < 40, 7.0, y), none)
+    assert tie.startswith("67% of the observations have the same value, 7:")
+    (copies,) = doubts_of_values(X // 2, y // 2, none)
+    assert copies.startswith("50% of the rows repeat another one exactly")
+
+
+@pytest.mark.parametrize(("lengthscale", "noise", "doubtful"), [(1.0, 0.5, True), (0.05, 0.01, False)])
+def test_a_function_that_is_taken_for_noise_is_doubtful(lengthscale, noise, doubtful):
+    random = np.random.default_rng(1)
+    x = torch.from_numpy(np.sort(random.uniform(0.0, 1.0, 120)))
+    y = torch.sin(12.0 * torch.pi * x) + torch.from_numpy(0.1 * random.standard_normal(120))
+    model = RCGP(x.unsqueeze(-1), y, mean="median", weight=Constant(), noise=noise)
+    model.kernel.base_kernel.lengthscale = lengthscale
+    told = [doubt for doubt in judge_rows(model, learn=False).doubts if "neighbouring rows go together" in doubt]
+    assert len(told) == doubtful
+    if doubtful:  # a given weight may inflate the noise
+        assert "(correlation 0." in told[0]
+        assert not any("go together" in doubt for doubt in judge_rows(model, learn=True).doubts)
+
+
+def test_only_good_rows_tell_whether_a_function_is_taken_for_noise():
+    random = np.random.default_rng(0)
+    score = torch.from_numpy(random.standard_normal(200))
+    good = torch.ones(200, dtype=torch.bool)
+    assert _structure(score, score.roll(1), good) == ()
+    assert len(_structure(score, score, good)) == 1
+    wild = torch.where(torch.arange(200) < 20, 1e6, score)  # clamped
+    assert _structure(wild, wild.roll(1), torch.arange(200) >= 21) == ()
+    assert _structure(score, score, good & False) == ()
+    assert _structure(score[:9], score[:9], good[:9]) == ()  # too few

@@ -21,12 +21,14 @@ from rcgp.botorch.fitting import LeaveOneOutObjective, fit
 from rcgp.botorch.loop import EvaluationError, optimise
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.botorch.multi_task import MultiTaskRCGP
+from rcgp.training.judgement import NoiseLawWarning
 
 __all__ = [
     "Evaluation",
     "EvaluationError",
     "LeaveOneOutObjective",
     "MultiTaskRCGP",
+    "NoiseLawWarning",
     "OptimisationResult",
     "RobustStandardize",
     "RobustStratifiedStandardize",

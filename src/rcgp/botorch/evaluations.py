@@ -148,6 +148,7 @@ class OptimisationResult:
         number: number of the evaluation at x.
         evaluations: all evaluations, in order.
         maximise: whether values were maximised.
+        doubts: why outliers may have been missed, or good values flagged, a sentence each.
     """
 
     x: Parameters | None
@@ -156,6 +157,7 @@ class OptimisationResult:
     number: int | None
     evaluations: tuple[Evaluation, ...]
     maximise: bool
+    doubts: tuple[str, ...] = ()
 
     @property
     def outliers(self) -> tuple[Evaluation, ...]:
@@ -170,7 +172,8 @@ class OptimisationResult:
     def __str__(self) -> str:
         failures = [f"  {e.number}  {_printable(e.reason)}" for e in self.failed]
         title = [f"{_counted(len(failures), 'failed ')}:"] if failures else []
-        return "\n".join([*self._best(), *self._flagged(), *title, *failures])
+        doubts = [f"in doubt: {'; '.join(self.doubts)}"] if self.doubts else []
+        return "\n".join([*self._best(), *self._flagged(), *doubts, *title, *failures])
 
     def _best(self) -> list[str]:
         count = _counted(len(self.evaluations))

@@ -11,6 +11,7 @@ shares, and BoTorch's optimiser maximises the leave-one-out score under it.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,12 +30,19 @@ from rcgp.botorch.robust_model import RobustModel
 from rcgp.botorch.training_data import Index
 from rcgp.botorch.weighing import weigh
 from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp.core.noise_law import PRIOR_COUNTS
 from rcgp.models import RCGP
 from rcgp.training import FitError, FitReport, fit_robust
 from rcgp.training import fit as fit_one
+from rcgp.training.judgement import NoiseLawWarning
 from rcgp.weights import Constant
+from rcgp.weights.noise_law import FLAGGED
 
-__all__ = ["LeaveOneOutObjective", "fit", "fit_for_botorch"]
+__all__ = ["LeaveOneOutObjective", "fit", "fit_for_botorch", "fit_silently", "warn_of_doubts"]
+
+# Steps that L-BFGS-B remembers, as in rcgp.fit: with SciPy's ten, models with a learned input transform take from one
+# and a half to five times as many evaluations.
+_MEMORY = 30
 
 # Iterations of a search at most, as in rcgp.fit; few searches need that many.
 _ITERATIONS = 1000
@@ -88,6 +96,8 @@ class LeaveOneOutObjective(ExactMarginalLogLikelihood):  # type: ignore[misc]
 def fit(model: RobustModel, max_iterations: int = _ITERATIONS) -> list[FitReport]:
     """Fit hyperparameters and noise law, as ``fit_gpytorch_mll`` does, and report on each model of the batch.
 
+    Both warn of :attr:`SingleTaskRCGP.doubts`, by one ``NoiseLawWarning``.
+
     Args:
         model: the model, changed in place and left in evaluation mode.
         max_iterations: limit on the iterations of each search.
@@ -101,12 +111,35 @@ def fit(model: RobustModel, max_iterations: int = _ITERATIONS) -> list[FitReport
         FitError: if an objective is not finite at any point of a search. The model is unchanged.
         ModelFittingError: if all of BoTorch's attempts fail. The model is unchanged.
     """
+    reports = fit_silently(model, max_iterations)
+    warn_of_doubts(model, stacklevel=3)
+    return reports
+
+
+def fit_silently(model: RobustModel, max_iterations: int = _ITERATIONS) -> list[FitReport]:
+    """:func:`fit` without the warning."""
     if not isinstance(model, RobustModel):
         raise TypeError(f"model must be a SingleTaskRCGP or MultiTaskRCGP, got {type(model).__name__}")
     mll = ExactMarginalLogLikelihood(model.likelihood, model)
     with _restored_on_error(model):
         limited = {"optimizer_kwargs": {"options": {"maxiter": max_iterations}}}
         return _fit(model, mll, max_iterations, limited if max_iterations < _ITERATIONS else {})
+
+
+def warn_of_doubts(model: RobustModel, stacklevel: int) -> None:
+    """Warn where a noise law may be wrong, but not of few rows of which none is flagged: designs begin small.
+
+    Args:
+        model: the model.
+        stacklevel: as for ``warnings.warn``, called from here.
+    """
+    judged = {
+        name: found
+        for name, found in model.judgements().items()
+        if len(found.outlier_probability) >= sum(PRIOR_COUNTS) or bool((found.outlier_probability > FLAGGED).any())
+    }
+    if doubts := [name + doubt for name, found in judged.items() for doubt in found.doubts]:
+        warnings.warn("; ".join(doubts), NoiseLawWarning, stacklevel=stacklevel)
 
 
 def fit_for_botorch(
@@ -131,6 +164,7 @@ def fit_for_botorch(
             _fit(model, mll, _ITERATIONS, asked)
     except (FitError, NotPositiveDefiniteError) as error:
         raise ModelFittingError(str(error)) from error
+    warn_of_doubts(model, stacklevel=5)  # where fit_gpytorch_mll was called
     return mll.eval()
 
 
@@ -197,6 +231,7 @@ def _jointly(objective: LeaveOneOutObjective, closure: Any = None, **kwargs: Any
     """Maximise the sum over a batch with BoTorch's L-BFGS-B."""
     parameters = {name: p for name, p in objective.named_parameters() if p.requires_grad}
     closure = closure or get_loss_closure_with_grads(objective, parameters)
+    kwargs["options"] = {"maxcor": _MEMORY, **(kwargs.get("options") or {})}
     return fit_gpytorch_mll_scipy(objective, closure=closure, **kwargs)
 
 

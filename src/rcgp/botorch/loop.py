@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from rcgp.botorch.evaluations import Box, Evaluation, OptimisationResult, Parameters
+from rcgp.botorch.fitting import warn_of_doubts
 from rcgp.botorch.suggesting import Surrogate, fit_surrogate, next_point, sobol_point
 from rcgp.botorch.trace import Trace
 from rcgp.training.status_line import StatusLine
@@ -75,7 +76,8 @@ def optimise(
         progress: ``True`` shows evaluations and best value on standard error; or a function called with both.
 
     Returns:
-        The best point and value by the model, all evaluations, and the outliers among them.
+        The best point and value by the model, all evaluations, and the outliers among them. A ``NoiseLawWarning`` says
+        where the last model may be wrong about these.
 
     Raises:
         ValueError, TypeError: for invalid arguments, and a trace that cannot be written, belongs to another
@@ -106,6 +108,8 @@ def optimise(
         evaluations = [kept.finished[number] for number in sorted(kept.finished)]
         surrogate = _surrogate(evaluations, kept)
         report(len(evaluations), _best_value(surrogate, kept))
+    if surrogate is not None:
+        warn_of_doubts(surrogate.model, stacklevel=3)
     return _result(evaluations, surrogate, kept)
 
 
@@ -184,7 +188,8 @@ def _result(evaluations: list[Evaluation], surrogate: Surrogate | None, kept: Tr
                 deviation=float(surrogate.expected_deviation[i]),
             )
     x, number = (None, None) if best is None else (best.x, best.number)
-    return OptimisationResult(x, value, deviation, number, tuple(evaluations), kept.maximise)
+    doubts = () if surrogate is None else surrogate.model.doubts
+    return OptimisationResult(x, value, deviation, number, tuple(evaluations), kept.maximise, doubts)
 
 
 @contextmanager

@@ -105,6 +105,7 @@ class SingleTaskRCGP(TrainingDataModel, RobustModel):
         self.likelihood = likelihood
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch) if mean_module is None else mean_module
         if covar_module is None:
+            validation.check_scaling(transformed_X)
             covar_module = default_kernel(transformed_X.shape[-1], batch)
         self.covar_module = covar_module
         self.weight = weight_function
@@ -178,7 +179,7 @@ class SingleTaskRCGP(TrainingDataModel, RobustModel):
 
     def _for_users(self, values: Tensor) -> Tensor:
         """Values of rows, ``... x n`` with outputs before rows, as ``... x n x m``."""
-        values = values.to(self.train_targets)
+        values = values.to(self.train_targets, copy=True)
         return values.mT if self.num_outputs > 1 else values.unsqueeze(-1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -217,6 +218,17 @@ class SingleTaskRCGP(TrainingDataModel, RobustModel):
         else:
             take_noise(single, self.likelihood, noise[0], lambda module: module.noise)
         return single
+
+    def named_laws(self, index: Index) -> dict[str, NoiseLaw]:
+        """The noise law of one model of a batch, by the numbers of model and output."""
+        laws = self.noise_law
+        law = (
+            laws[int(torch.arange(len(laws)).reshape(self._aug_batch_shape)[index])] if isinstance(laws, list) else laws
+        )
+        model, output = (index[:-1], index[-1:]) if self.num_outputs > 1 else (index, ())
+        numbers = {"model ": model, "output ": output}
+        name = ", ".join(kind + " ".join(map(str, found)) for kind, found in numbers.items() if found)
+        return {f"{name}: " if name else "": law}
 
     def write_back(self, index: Index, single: RCGP) -> None:
         """Write the hyperparameters of one model to the batch."""

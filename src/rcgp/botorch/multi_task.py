@@ -353,6 +353,13 @@ class MultiTaskRCGP(RobustModel, MultiTaskGP):  # type: ignore[misc]
             take_noise(single, self.likelihood, noise[observed], lambda m: noise.index_copy(0, observed, m.noise))
         return {(): single}
 
+    def named_laws(self, index: Index) -> dict[str, NoiseLaw]:
+        """The noise law of each observed task, by its value."""
+        number = self.tasks(self.train_inputs[0]).number
+        return {
+            f"task {task}: ": law for i, (task, law) in enumerate(self.noise_law.items()) if bool((number == i).any())
+        }
+
     def write_back(self, index: Index, single: RCGP) -> None:
         """Take the hyperparameters of a model from :meth:`separable`."""
         observed = single.kernel.number.long()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import gpytorch
 import torch
@@ -29,6 +29,7 @@ from rcgp.models import RCGP
 from rcgp.models.defaults import Between
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.posterior import PosteriorProcess, plain_attributes, same
+from rcgp.training.judgement import Judgement, judge_outputs
 from rcgp.weights import NoiseLaw, WeightFunction
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH, SCALES, spread_tail
 
@@ -36,6 +37,13 @@ __all__ = ["RobustModel", "above_bound", "law_numbers", "noise_laws", "take_nois
 
 # Values on a bound are moved off it by this relative margin: most constraints only approach their bounds.
 _MARGIN = 1e-6
+
+
+class Conditioned(NamedTuple):
+    """The training data with their weights, and the posterior given these."""
+
+    weighed: Weighed
+    process: PosteriorProcess
 
 
 class RobustModel(TrainingData):
@@ -57,8 +65,8 @@ class RobustModel(TrainingData):
     eval: Any
     state_dict: Any
     load_state_dict: Any
-    # The posterior, after the modules and tensors that it was computed from.
-    _process: tuple[list[Any], list[Tensor], PosteriorProcess] | None
+    # Weights and posterior, after the modules and tensors that they were computed from.
+    _process: tuple[list[Any], list[Tensor], Conditioned] | None
 
     @abstractmethod
     def training_inputs(self) -> Tensor:
@@ -83,6 +91,10 @@ class RobustModel(TrainingData):
     @abstractmethod
     def write_laws(self, index: Index, single: RCGP, laws: Sequence[NoiseLaw]) -> None:
         """Write the noise laws of one model to the batch."""
+
+    @abstractmethod
+    def named_laws(self, index: Index) -> dict[str, NoiseLaw]:
+        """The noise law of each output of one model from :meth:`separable`, by what to call the output in messages."""
 
     def tasks(self, X: Tensor) -> Tasks | None:
         """The tasks of transformed inputs, if there are several."""
@@ -123,32 +135,35 @@ class RobustModel(TrainingData):
             known = torch.equal(X, self.train_inputs[0])
             return self._prior(self.training_inputs() if known else self.transform_inputs(X))
         X = self.prior_inputs(validation.check_test_inputs(X, self.train_inputs[0]))
-        mean, covariance = self._posterior_process().joint(X)
+        mean, covariance = self._conditioned().process.joint(X)
         return MultivariateNormal(mean, to_linear_operator(covariance))
 
     def given_data(self) -> tuple[Tensor, ExactPosterior]:
         """Prior mean at the training inputs, ``... x n``, and the posterior relative to it, in double precision."""
-        process = self._posterior_process()
+        process = self._conditioned().process
         return process.prior_mean(process.support), cast(ExactPosterior, process.given)  # never sparse
 
-    def _posterior_process(self) -> PosteriorProcess:
-        """The posterior at the current hyperparameters, recomputed if anything that it depends on has changed."""
-        X, y = self.train_inputs[0], self.train_targets
+    def _conditioned(self) -> Conditioned:
+        """Weights and posterior at the current hyperparameters, recomputed if what they depend on has changed."""
+        X, y = self.training_inputs(), self.train_targets
         follows = torch.is_grad_enabled() and (X.requires_grad or y.requires_grad)  # a fantasy's data
         with torch.inference_mode(False), torch.set_grad_enabled(follows):
             # Compare values, not version counters: GPyTorch's setters write through .data, which those miss.
             state = (*self.parameters(), *self.buffers())  # type: ignore[attr-defined]
             tensors = [tensor.detach() for tensor in (X, y, self.row_noise(), *state)]
-            parts = [part for module in (self.covar_module, self.mean_module) for part in module.modules()]
+            # Priors choose hyperparameters; of given ones the posterior does not depend on them.
+            both = (*self.covar_module.modules(), *self.mean_module.modules())
+            parts = [part for part in both if not isinstance(part, gpytorch.priors.Prior)]
             modules = [*parts, *(value for part in parts for value in plain_attributes(part)), self.weight]
             known = self._process
             if known is not None and not follows and same(known[0], modules, known[1], tensors):
                 return known[2]
             weighed, mean, kernel = self._weighed(), _frozen(self.prior_mean()), _frozen(self.covar_module)
             process = PosteriorProcess(mean, kernel, weighed.inputs, condition(weighed.K, weighed.pseudo))
+            found = Conditioned(weighed, process)
             # A graph can be used only once.
-            self._process = None if follows else (modules, [tensor.clone() for tensor in tensors], process)
-        return process
+            self._process = None if follows else (modules, [tensor.clone() for tensor in tensors], found)
+        return found
 
     def _weighed(self) -> Weighed:
         """The training data and their weights, in double precision; hyperparameters are constants."""
@@ -178,7 +193,7 @@ class RobustModel(TrainingData):
     def latent_leave_one_out(self) -> LeaveOneOut:
         """Mean and variance of f at each training input given all other observations, ``... x n``. Cost O(n³)."""
         with torch.no_grad():
-            weighed = self._weighed()
+            weighed = self._conditioned().weighed
             mean, variance = leave_one_out(weighed.K, weighed.pseudo)
             prior = self.train_targets - weighed.residual
             return LeaveOneOut((mean + prior).to(self.train_targets), variance.to(self.train_targets))
@@ -195,13 +210,36 @@ class RobustModel(TrainingData):
         """Mask of the observations with an outlier probability above one half, ``... x n x m``."""
         return self.outlier_probability() > FLAGGED
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the noise laws may be wrong, a sentence each: see :func:`rcgp.training.judgement.judge_outputs`.
+
+        Empty if all is well, and if no law is learned: with a weight function, for models that share hyperparameters or
+        learn an input transform. Cost O(n³).
+        """
+        return tuple(name + doubt for name, judged in self.judgements().items() for doubt in judged.doubts)
+
+    def judgements(self) -> dict[str, Judgement]:
+        """What the noise law of each output says of its rows, by what to call it in messages. Cost O(n³)."""
+        model = self._without_data().eval() if self.training else self
+        singles = model.separable() if self.weight is None else None
+        found: dict[str, Judgement] = {}
+        cavity = model._weighed_rows().cavity
+        for index, single in (singles or {}).items():
+            laws = model.named_laws(index)
+            if cavity is not None and not all(law.is_normal for law in laws.values()):
+                own = LeaveOneOut(*(part[index] for part in cavity))
+                single.weight = single.weight_by_law(tuple(laws.values()), own, torch.ones_like(own.mean))
+            found |= dict(zip(laws, judge_outputs(single, learn=False), strict=True))
+        return found
+
     def _weighed_rows(self) -> Weighed:
         with torch.no_grad():
-            return self._weighed()
+            return self._conditioned().weighed
 
     def _for_users(self, values: Tensor) -> Tensor:
         """Values of rows, ``... x n``, in the shape of the observations, ``... x n x 1``."""
-        return values.to(self.train_targets).unsqueeze(-1)
+        return values.to(self.train_targets, copy=True).unsqueeze(-1)
 
     def custom_fit(
         self, mll: gpytorch.mlls.MarginalLogLikelihood, **kwargs: Any

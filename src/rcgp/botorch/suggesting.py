@@ -24,7 +24,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from rcgp.botorch.defaults import RobustStandardize
-from rcgp.botorch.fitting import fit
+from rcgp.botorch.fitting import fit_silently
 from rcgp.botorch.model import SingleTaskRCGP
 from rcgp.core.linalg import NotPositiveDefiniteError
 from rcgp.training import FitError
@@ -86,20 +86,22 @@ def fit_surrogate(X: Tensor, y: Tensor) -> Surrogate | None:
     model = SingleTaskRCGP(X, targets, outcome_transform=None)
     try:
         with _quiet():
-            fit(model)
+            fit_silently(model)
     except (FitError, ModelFittingError, *_NUMERICAL_ERRORS):
         return None
     with torch.no_grad(), _quiet():
         posterior, left_out = model.posterior(X), model.latent_leave_one_out()
-        mean, variance = standard.untransform(posterior.mean, posterior.variance)
-        expected, expected_variance = standard.untransform(left_out.mean.unsqueeze(-1), left_out.variance.unsqueeze(-1))
+        # Deviations, not variances, in the units of y: of values of 1e200 these are infinite.
+        scale = standard.stdvs.squeeze(-1)
+        mean = standard.untransform(posterior.mean)[0]
+        expected = standard.untransform(left_out.mean.unsqueeze(-1))[0]
         return Surrogate(
             model=model,
             X=X,
             mean=mean.squeeze(-1),
-            deviation=variance.squeeze(-1).sqrt(),
+            deviation=posterior.variance.squeeze(-1).sqrt() * scale,
             expected=expected.squeeze(-1),
-            expected_deviation=expected_variance.squeeze(-1).sqrt(),
+            expected_deviation=left_out.variance.sqrt() * scale,
             weight=model.weights().squeeze(-1),
             outlier_probability=model.outlier_probability().squeeze(-1),
         )

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rcgp.core.exact import leave_one_out, log_density
+from rcgp.core.exact import LeaveOneOut, leave_one_out, log_density
 from rcgp.core.noise_law import weigh_rows
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models.defaults import robust_spreads
@@ -97,6 +97,7 @@ class Weighed:
         outlier_probability: ``... x n``, zero without a noise law.
         pseudo: the pseudo-data.
         tasks: the tasks of the rows, if there are several.
+        cavity: the leave-one-out moments that gave the weights; ``None`` if they took none.
     """
 
     inputs: Tensor
@@ -108,6 +109,7 @@ class Weighed:
     outlier_probability: Tensor
     pseudo: PseudoData
     tasks: Tasks | None = None
+    cavity: LeaveOneOut | None = None
 
     def leave_one_out_score(self) -> Tensor:
         """Σ_i log p(y_i | all other rows), ``...``, under the noise law if there is one. Cost O(n³)."""
@@ -139,7 +141,7 @@ def weigh(
     """
     law = weight if isinstance(weight, Tensor) else None
     w, slope = torch.ones_like(residual), torch.zeros_like(residual)
-    probability = slope
+    probability, cavity = slope, None
     if not isinstance(weight, Tensor):
         # σ², if it is not known for each row
         noise = row_noise.mean(dim=-1) if tasks is None else tasks.means(row_noise)
@@ -150,7 +152,7 @@ def weigh(
         if bool((log_shares[..., 0] < 0.0).any()):  # else all laws are normal, and all weights one
             spread = _row_spreads(residual, tasks)
             cavity_of = partial(leave_one_out, K)
-            _, rows = weigh_rows(cavity_of, residual, row_noise, spread, log_shares, width)
+            cavity, rows = weigh_rows(cavity_of, residual, row_noise, spread, log_shares, width)
             w, slope, probability = rows.weight, rows.slope, rows.outlier_probability
     pseudo = pseudo_data(residual, w, slope, row_noise)
-    return Weighed(inputs, K, residual, row_noise, law, w, probability, pseudo, tasks)
+    return Weighed(inputs, K, residual, row_noise, law, w, probability, pseudo, tasks, cavity)

@@ -27,11 +27,12 @@ from rcgp.models.defaults import NORMAL_MAD, add_weak_priors, kernel_of_all_colu
 from rcgp.models.inducing import CANDIDATES, check_inducing, check_selection, choose_inducing
 from rcgp.models.posterior import PosteriorProcess
 from rcgp.training.fit import FitError, FitReport, fit, fit_ordinary
-from rcgp.training.judgement import doubts_of, judge_rows
+from rcgp.training.judgement import doubts_of, doubts_of_values, judge_rows
 from rcgp.training.objectives import weighed_evidence
 from rcgp.training.robust import fit_robust
 from rcgp.training.search import Progress
 from rcgp.weights import Constant, NoiseLaw
+from rcgp.weights.noise_law import FLAGGED
 
 __all__ = ["ChunkedFit", "Predictor", "fit_chunks", "robust_model"]
 
@@ -221,6 +222,7 @@ def _quality(diagnose: Diagnose, model: RCGP, some: Sample) -> tuple[tuple[str, 
     if isinstance(diagnose.rule, ByLaw):
         law = diagnose.flags.law
         doubts = doubts_of(law, deviation, found.variance, found.row_noise, found.probability, found.precision)
+        doubts += doubts_of_values(some.X, some.y, found.probability > FLAGGED)
     else:
         doubts = judge_rows(model, learn=not diagnose.flags.law.is_normal).doubts
     spread = float(scores.abs().quantile(0.5)) / NORMAL_MAD

@@ -138,7 +138,8 @@ class SparsePrior:
         """A chunk in blocks of bounded size. Cost m²b for each."""
         size = block_rows(self.Z.shape[0])
         with torch.no_grad():
-            residual: Tensor = chunk.y - self.prior_mean(chunk.X)
+            # A missing observation has weight 0.
+            residual: Tensor = (chunk.y - self.prior_mean(chunk.X)).nan_to_num(nan=0.0)
             prior_variance: Tensor = self.kernel(chunk.X, diag=True)
         for start in range(0, chunk.X.shape[0], size):
             part = slice(start, start + size)

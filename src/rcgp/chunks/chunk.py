@@ -24,7 +24,7 @@ class Chunk(NamedTuple):
 
     Attributes:
         X: ``b x d`` inputs in float64.
-        y: ``b`` observations.
+        y: ``b`` observations; NaN for a missing one, in a row of weight 0.
         sample_weight: ``b`` factors on the precision of each row, or None.
         first: the number of the first row in the table.
     """
@@ -99,7 +99,8 @@ def checked(
     """Tensors, arrays or data frames copied to a chunk of float64, or a ValueError that names the argument and the row.
 
     The message names the first bad row of any argument, so it does not depend on the chunks. The chunk must have the
-    given number of columns; their names are for messages.
+    given number of columns; their names are for messages. In rows of weight 0 an observation that is not
+    finite is missing.
     """
     b = rows_of(X, "X", 2)
     if X.shape[1] != columns:
@@ -111,8 +112,10 @@ def checked(
         if (got := rows_of(values, name, 1)) != b:
             raise ValueError(f"X and {name} must have the same number of rows, got {b} and {got} from row {first} on")
         arguments[name] = _numbers(values, name, first, None)
-    _check_rows(arguments, first, names)
-    return Chunk(arguments["X"], arguments["y"], arguments.get("sample_weight"), first)
+    observed, weights = arguments["y"], arguments.get("sample_weight")
+    missing = torch.zeros(b, dtype=torch.bool) if weights is None else (weights == 0) & ~observed.isfinite()
+    _check_rows({**arguments, "y": observed.masked_fill(missing, 0.0)} if missing.any() else arguments, first, names)
+    return Chunk(arguments["X"], observed.masked_fill_(missing, torch.nan), weights, first)
 
 
 def split(chunk: Chunk, rows: int) -> Iterator[Chunk]:

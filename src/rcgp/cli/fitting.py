@@ -33,6 +33,7 @@ from rcgp.table import (
     read_table,
     row_names,
     suspicious_inputs,
+    suspicious_targets,
 )
 
 __all__ = ["Fitted", "FittedTable", "csv_format", "fit_plain", "fit_table", "predictions"]
@@ -151,7 +152,7 @@ def fit_table(path: Path, options: Options, console: Console, new_columns: Seque
     names = row_names(table, encoding.row_id)
     names = None if names is None else names.loc[Y.index]
     model = _regressor(options, choice, options.weight)
-    notices += [*encoded.notices, *suspicious_inputs(encoded.X, encoding)]
+    notices += [*encoded.notices, *suspicious_inputs(encoded.X, encoding), *suspicious_targets(encoded.X, Y)]
     fitted = FittedTable(model, encoding, encoded.X, Y, notices, table, names)
     _fit(fitted, model, console, "Fitting the model")
     notices += [] if options.log else _skew_notices(Y)
@@ -179,8 +180,9 @@ def predictions(model_path: Path, data_path: Path, options: ReadingOptions) -> t
             raise TableError(f"{error}; the model comes first, then the table") from error
         raise
     known = None if saved is None else Encoding.from_json(saved)
-    if (outputs := model.n_outputs_) != (1 if known is None else len(known.targets)):
-        raise TableError(f"{str(model_path)!r} has {outputs} outputs; predict with it in Python: rcgp.load(...)")
+    outputs = model.n_outputs_
+    if known is not None and outputs != len(known.targets):
+        raise TableError(f"{str(model_path)!r} has {outputs} outputs and names of {len(known.targets)}: it is damaged")
     given = csv_format(options)
     form = given if known is None else known.form.overridden_by(given)
     table = read_table(data_path, form)
@@ -196,7 +198,8 @@ def predictions(model_path: Path, data_path: Path, options: ReadingOptions) -> t
     if outputs == 1:
         columns |= _predicted(model, inputs, encoding.log)
     else:
-        for t, target in enumerate(encoding.targets):
+        named = getattr(model, "output_names_", None) or [f"output{t}" for t in range(outputs)]
+        for t, target in enumerate(named if known is None else encoding.targets):
             parts = _predicted(model.output(t), inputs, encoding.log)
             columns |= {f"{target}_{name}": values for name, values in parts.items()}
     return pd.DataFrame(columns), encoded.notices

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -102,11 +103,12 @@ def optimise_program(
     if timeout is not None and not 0.0 < timeout < math.inf:
         raise ValueError(f"--timeout must be a number of seconds above 0, got {timeout:g}")
     try:
-        from rcgp.botorch import EvaluationError, optimise
+        from rcgp.botorch import EvaluationError, NoiseLawWarning, optimise
     except ImportError as error:
         raise ValueError(str(error)) from error
     try:
-        with _progress(console, budget) as report:
+        with _progress(console, budget) as report, warnings.catch_warnings():
+            warnings.simplefilter("ignore", NoiseLawWarning)  # doubts are printed with the result
             objective = functools.partial(_run, words, timeout)
             return optimise(objective, bounds, budget, maximise=maximise, seed=seed, trace=trace, progress=report)
     except KeyboardInterrupt:
@@ -123,6 +125,7 @@ def print_found(result: OptimisationResult, console: Console, as_json: bool) -> 
     if as_json:
         found: dict[str, Any] = {"x": result.x, "value": result.value, "deviation": result.deviation}
         found |= {"evaluation": result.number, "maximise": result.maximise}
+        found["doubts"] = list(result.doubts)
         found |= {name: [_row(e) for e in getattr(result, name)] for name in ("evaluations", "outliers", "failed")}
         typer.echo(json.dumps(found, ensure_ascii=False, allow_nan=False))
     else:

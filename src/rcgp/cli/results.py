@@ -29,6 +29,7 @@ __all__ = [
     "cleaned",
     "coverage_of",
     "number",
+    "optimiser_fact",
     "outliers_json",
     "output_json",
     "print_columns",
@@ -110,7 +111,7 @@ def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
     model = fitted.model
     rows = suspicion(model, fitted.y, fitted.expected, fitted.names)
     sparse = [("inducing points", f"{len(model.inducing_points_)}")] if isinstance(model, SparseRCGPRegressor) else []
-    facts = (("rows used", f"{len(fitted.y)}"), *sparse, *summary_facts(fitted))
+    facts = (("rows used", f"{len(fitted.y)}"), *sparse, *summary_facts(fitted), optimiser_fact(model))
     print_columns([list(fact) for fact in facts], console, right=())
     print_lengthscales(fitted.X, model, fitted.encoding, console)
     if shown and len(rows):
@@ -118,22 +119,27 @@ def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
         print_rows(rows.head(shown), console)
 
 
-def summary_facts(fitted: Fitted) -> tuple[tuple[str, str], ...]:
-    """A target, its noise and leave-one-out error, its noise law, and how the fit ended."""
-    error, report = np.abs(fitted.y.to_numpy() - fitted.expected), fitted.model.fit_report_
+def summary_facts(fitted: Fitted, several: bool = False) -> tuple[tuple[str, str], ...]:
+    """A target, its noise and leave-one-out error, and its noise law; the rule of flags unless there are several."""
+    error = np.abs(fitted.y.to_numpy() - fitted.expected)
     return (
         ("target", printable(fitted.y.name)),
         ("noise", _noise(fitted)),
         ("leave-one-out error", f"absolute: median {number(float(np.median(error)))}, mean {number(error.mean())}"),
-        *verdict_facts(fitted.model, _rows(fitted)),
-        ("optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"),
+        *verdict_facts(fitted.model, _rows(fitted), several),
     )
 
 
-def print_verdict(fitted: Fitted, console: Console) -> None:
+def optimiser_fact(model: Any) -> tuple[str, str]:
+    """How the fit ended."""
+    report = model.fit_report_
+    return "optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"
+
+
+def print_verdict(fitted: Fitted, console: Console, several: bool = False) -> None:
     """The noise law, the coverage of the intervals and the number of flagged rows, below a blank line."""
     console.print()
-    print_columns([list(fact) for fact in verdict_facts(fitted.model, _rows(fitted))], console, right=())
+    print_columns([list(fact) for fact in verdict_facts(fitted.model, _rows(fitted), several)], console, right=())
 
 
 def print_rows(rows: pd.DataFrame, console: Console) -> None:
@@ -192,15 +198,18 @@ def write_table(table: pd.DataFrame, path: Path | None, separator: str = ",", de
         write_atomically(path, table.to_csv(index=False, sep=separator, decimal=decimal).encode())
 
 
-def verdict_facts(model: Any, rows: Rows) -> tuple[tuple[str, str], ...]:
-    """The noise law as a sentence, the coverage of the intervals, and the number of flagged rows with the rule."""
+def verdict_facts(model: Any, rows: Rows, several: bool = False) -> tuple[tuple[str, str], ...]:
+    """The noise law as a sentence, the coverage of the intervals, and the number of flagged rows.
+
+    The rule of flags is part of it, unless there are several targets: it is then said once.
+    """
     of_good, of_all = coverage_of(rows)
     afterwards = "" if model.weight == "learned" else " It was learned after the fit and only flags rows."
     coverage = f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all"
     return (
         ("noise law", str(model.noise_law_).splitlines()[0] + afterwards),
         ("leave-one-out coverage", "every row is flagged" if math.isnan(of_good) else coverage),
-        ("suspicious rows", f"{int(model.outliers_.sum())} {FLAG_RULE}"),
+        ("suspicious rows", f"{int(model.outliers_.sum())} {'flagged' if several else FLAG_RULE}"),
     )
 
 
@@ -260,5 +269,5 @@ def print_columns(lines: list[list[str]], console: Console, right: Iterable[int]
 
 
 def number(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"
+    """Four significant digits, or all whole ones, by which a value is found again in its table."""
+    return f"{value:.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -11,6 +11,7 @@ from rich.console import Console
 from rcgp.cli.fitting import FittedTable
 from rcgp.cli.results import (
     NEW_COLUMNS,
+    optimiser_fact,
     output_json,
     print_columns,
     print_lengthscales,
@@ -26,6 +27,7 @@ from rcgp.table.encoding import printable
 __all__ = ["cells_json", "cleaned_cells", "new_columns", "print_outputs", "print_verdicts", "suspicious_cells"]
 
 _CELL_RULE = FLAG_RULE.replace("rows", "cells")
+_RULE_FACT = ("flagged", _CELL_RULE.removeprefix("flagged: "))
 
 
 def new_columns(targets: list[str]) -> tuple[str, ...]:
@@ -61,11 +63,14 @@ def print_outputs(fitted: FittedTable, console: Console, shown: int) -> None:
     """What :func:`rcgp.cli.results.print_summary` prints, for each of several targets, and their correlation."""
     cells, together = int(fitted.Y.count().sum()), _correlation(fitted) is not None
     kind = "correlated: one model of all cells" if together else "independent: a model for each"
-    facts = [["rows used", f"{len(fitted.Y)}"], ["cells", f"{cells} of {fitted.Y.size} observed"], ["targets", kind]]
-    print_columns(facts, console, right=())
+    facts = [("rows used", f"{len(fitted.Y)}"), ("cells", f"{cells} of {fitted.Y.size} observed"), ("targets", kind)]
+    facts += [optimiser_fact(fitted.model)] if together else []
+    facts += [_RULE_FACT]
+    print_columns([list(fact) for fact in facts], console, right=())
     for one in fitted.targets:
         console.print()
-        print_columns([list(fact) for fact in summary_facts(one)], console, right=())
+        own = summary_facts(one, several=True) + (() if together else (optimiser_fact(one.model),))
+        print_columns([list(fact) for fact in own], console, right=())
         if not together:
             print_lengthscales(one.X, one.model, fitted.encoding, console)
     if together:
@@ -80,7 +85,9 @@ def print_verdicts(fitted: FittedTable, console: Console) -> None:
     """What :func:`rcgp.cli.results.print_verdict` prints, for each of several targets."""
     for one in fitted.targets:
         console.print(f"\n{printable(one.y.name)}", markup=False, end="")
-        print_verdict(one, console)
+        print_verdict(one, console, several=True)
+    console.print()
+    print_columns([list(_RULE_FACT)], console, right=())
 
 
 def cleaned_cells(fitted: FittedTable, drop: bool) -> tuple[pd.DataFrame, str]:

@@ -31,7 +31,13 @@ __all__ = ["expected_responsibilities"]
 
 
 def expected_responsibilities(
-    residual: Tensor, mean: Tensor, variance: Tensor, noise: Tensor, log_shares: Tensor, width: Tensor
+    residual: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    noise: Tensor,
+    log_shares: Tensor,
+    width: Tensor,
+    share: Tensor | None = None,
 ) -> Responsibilities:
     """As :func:`rcgp.weights.noise_law.responsibilities`, for the expected log density. Cost O(n).
 
@@ -41,6 +47,8 @@ def expected_responsibilities(
         noise: ``... x n`` noise variance σ² of each row, or broadcasting with it.
         log_shares: ``... x 1 x 5`` log π of the scales and, last, of outliers.
         width: ``... x 1`` half-width b of the density of outliers.
+        share: ``... x n x 5`` responsibilities ρ that are given. Default: the best ones. With given ones the bound is
+            Σ_k ρ_k (E log p_k + log π_k/ρ_k), and o is held fixed, as in the exact model's evidence.
 
     Returns:
         Responsibilities whose ``log_density`` is the bound on E log p(y_i | f_i).
@@ -54,5 +62,10 @@ def expected_responsibilities(
     scales = residual.new_tensor(SCALES).unsqueeze(-1)  # 4 x 1
     good = -0.5 * math.log(2.0 * math.pi) - (std.unsqueeze(-2) * scales).log()
     good = good - 0.5 * squares.unsqueeze(-2) / scales.square()  # ... x 4 x n
+    if share is not None:
+        terms = torch.cat([good, rows.log_outlier.detach().unsqueeze(-2)], dim=-2) + log_shares.mT
+        share = share.expand(*residual.shape, terms.shape[-2])
+        bound = (share.mT * torch.where(share.mT > 0.0, terms, 0.0)).sum(dim=-2) + torch.special.entr(share).sum(dim=-1)
+        return rows._replace(share=share, log_density=bound)
     terms = torch.cat([good, rows.log_outlier.unsqueeze(-2)], dim=-2) + log_shares.mT
     return rows._replace(share=terms.softmax(dim=-2).mT, log_density=terms.logsumexp(dim=-2))

@@ -28,6 +28,7 @@ __all__ = [
     "as_tensor",
     "check_choice",
     "check_integer",
+    "names_of_outputs",
     "training_data",
     "undone_on_failure",
     "validated",
@@ -277,8 +278,16 @@ def training_data(
     return inputs, targets, sample_weight
 
 
+def names_of_outputs(y: Any) -> list[str] | None:
+    """Names of the columns of a data frame of several outputs, if all are text and differ; else ``None``."""
+    names = list(getattr(y, "columns", []))
+    several = len(names) > 1 and len(set(names)) == len(names)
+    return names if several and all(isinstance(name, str) for name in names) else None
+
+
 def _without_missing(y: Any, sample_weight: Any) -> tuple[Any, Tensor | None]:
     """Observations with 0 for missing ones, and their mask: NaN in a table, or not finite in rows of weight 0."""
+    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
     values, weights = np.array(y), np.asarray(sample_weight)
     if values.dtype.kind != "f" or not values.ndim:
         return y, None

@@ -87,8 +87,9 @@ class DeepRCGPRegressor(BaseRegressor):
     """A deep Gaussian process that outliers cannot break.
 
     A GP whose inputs are warped by another GP: it follows steps, and functions that are smooth in one place and rough
-    in another. The noise law is learned along with it. Training is stochastic and finds a local optimum: for functions
-    of one smoothness, and for fewer than some hundred rows, :class:`rcgp.RCGPRegressor` is better and faster.
+    in another. The noise law is learned along with it, from the responsibilities of an exact robust fit of the rows, or
+    of 500 of them. Training is stochastic and finds a local optimum: for functions of one smoothness, and for fewer
+    than some hundred rows, :class:`rcgp.RCGPRegressor` is better and faster.
 
     Parameters
     ----------
@@ -96,8 +97,8 @@ class DeepRCGPRegressor(BaseRegressor):
         Number of layers; 1 is a sparse variational GP.
     n_inducing : int, default=64
         Inducing points of each layer, chosen by k-means++ among the rows; at most the number of rows.
-    max_iter : int, default=1500
-        Limit on the steps of the optimiser (Adam).
+    max_iter : int, default=1000
+        Limit on the steps of the optimiser (Adam), a fifth of them the finish.
     learning_rate : float, default=0.02
         Its learning rate, which falls to zero over the steps.
     batch_size : int, default=256
@@ -106,7 +107,7 @@ class DeepRCGPRegressor(BaseRegressor):
         Samples of the hidden layers in each step.
     validation_fraction : float, default=0.1
         Share of rows, at least ten, that are held out to stop early, by their density under the noise law; they train
-        in a short finish. With 0 all rows train, for ``max_iter`` steps.
+        in the finish. With 0 all rows train, for ``max_iter`` steps.
     patience : int, default=300
         Steps without a better score on the held-out rows after which training stops.
     progress : bool or callable, default=False
@@ -158,7 +159,7 @@ class DeepRCGPRegressor(BaseRegressor):
         self,
         n_layers: int = 2,
         n_inducing: int = 64,
-        max_iter: int = 1500,
+        max_iter: int = 1000,
         learning_rate: float = 0.02,
         batch_size: int = 256,
         n_samples: int = 3,

@@ -26,7 +26,7 @@ from rcgp.models.kernel_matrix import bears_far_inputs
 from rcgp.models.means import build_mean
 from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust, weigh_by_law
 from rcgp.training.fit import fit_ordinary
-from rcgp.training.judgement import Judgement, judge_rows
+from rcgp.training.judgement import Judgement, NoiseLawWarning, judge_rows
 from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import FLAGGED
 
@@ -59,10 +59,6 @@ _ABSURD = 1e6
 
 #: The rule in words, for wherever flags are shown.
 FLAG_RULE = "flagged: rows that are more likely outliers than not (probability above 0.5) by the learned noise law"
-
-
-class NoiseLawWarning(UserWarning):
-    """The fit cannot tell outliers from inliers, or its noise law does not fit the rows."""
 
 
 class RowDiagnosis(NamedTuple):

@@ -14,7 +14,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rcgp.estimator.base import BaseRegressor, check_choice, check_integer, training_data, undone_on_failure
+from rcgp.estimator.base import (
+    BaseRegressor,
+    check_choice,
+    check_integer,
+    names_of_outputs,
+    training_data,
+    undone_on_failure,
+)
 from rcgp.estimator.joint import OutputOf, fit_joint
 from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis, fit_output, lengthscales, warn
 from rcgp.models import RCGP, MultiOutputRCGP
@@ -108,6 +115,8 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         Iterations of the optimiser; with a learned weight those of all searches.
     output_correlation_ : ndarray of shape (n_outputs, n_outputs)
         How far the functions of the outputs go together, for ``outputs="correlated"``.
+    output_names_ : list of str or None
+        Names of the outputs, if y was a data frame of several with text as names.
     models_ : list of RCGP, or of MultiOutputRCGP
         The fitted model of each output; for ``outputs="correlated"`` the one of all.
     n_features_in_, feature_names_in_
@@ -197,10 +206,11 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
             outputs = fit_joint(self, inputs, table, precision, random)
         else:
             outputs = [fit_output(self, inputs, column.contiguous(), precision, random) for column in table.T]
-        self._set_fitted(outputs)
+        self._set_fitted(outputs, names_of_outputs(y))
         for number, output in enumerate(outputs):
             report = output.report if number < len(self.models_) else None  # one for all where they are correlated
-            where = f"output {number}: " if len(outputs) > 1 else ""
+            name = number if self.output_names_ is None else repr(self.output_names_[number])
+            where = f"output {name}: " if len(outputs) > 1 else ""
             warn(report, tuple(where + doubt for doubt in output.doubts))
         return self
 
@@ -237,13 +247,13 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
                 samples.append(posterior.rsample(torch.Size([n_samples]), base_samples=normal).T)
         return self._stack(samples, axis=1)
 
-    def output(self, number: int) -> RCGPRegressor:
+    def output(self, number: int | str) -> RCGPRegressor:
         """One of several outputs as a fitted regressor of a single one.
 
         Parameters
         ----------
-        number : int
-            Which column of y, from 0.
+        number : int or str
+            Which column of y, from 0, or its name if y was a data frame.
 
         Returns
         -------
@@ -252,6 +262,12 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
             shares the models of this one: an output of ``outputs="correlated"`` cannot be saved by itself.
         """
         check_is_fitted(self)
+        if isinstance(number, str):
+            names = self.output_names_ or []
+            if number not in names:
+                known = f"they are {', '.join(map(repr, names))}" if names else "they have no names: give its number"
+                raise ValueError(f"there is no output {number!r}: {known}")
+            number = names.index(number)
         check_integer(number, "number", least=0)
         if number >= self.n_outputs_:
             raise ValueError(f"number must be below the number of outputs, {self.n_outputs_}, got {number}")
@@ -272,9 +288,9 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "models_")
 
-    def _set_fitted(self, outputs: Sequence[Output]) -> None:
+    def _set_fitted(self, outputs: Sequence[Output], names: list[str] | None = None) -> None:
         """Set the fitted attributes; with one output they have no axis for outputs."""
-        self.n_outputs_ = len(outputs)
+        self.n_outputs_, self.output_names_ = len(outputs), names
         self.__dict__.pop("output_correlation_", None)  # of an earlier fit
         self._outputs = [output.model for output in outputs]
         d = self.n_features_in_

@@ -58,17 +58,20 @@ def describe_exact(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]
         if not one_for_all:
             parts.append(_described_model(estimator.models_[i], _own(estimator, estimator.fit_report_, i)))
         outputs.append({key: value for part in parts for key, value in collect(f"outputs.{i}", part, tensors).items()})
+    described = {"outputs": outputs, "output_names": estimator.output_names_}
     if not one_for_all:
-        return {"outputs": outputs}
+        return described
     joint = _described_model(estimator.models_[0], estimator.fit_report_)
-    return {"outputs": outputs, "joint": collect("joint", joint, tensors)}
+    return {**described, "joint": collect("joint", joint, tensors)}
 
 
 def rebuild_exact(estimator: Any, description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Set the fitted attributes of an ``RCGPRegressor``."""
-    d = estimator.n_features_in_
+    d, names = estimator.n_features_in_, description.get("output_names")  # which older files do not have
+    fits = names is None or (len(names) == len(description["outputs"]) and all(isinstance(name, str) for name in names))
+    require(fits, "it does not have one name for each output")
     if "joint" not in description:
-        estimator._set_fitted(_rebuild_outputs(description, tensors, RCGP))
+        estimator._set_fitted(_rebuild_outputs(description, tensors, RCGP), names)
         _check_exact(estimator, d)
         return
     model, report = _rebuild_model(description["joint"], under("joint", tensors), _build_joint)
@@ -84,17 +87,16 @@ def rebuild_exact(estimator: Any, description: dict[str, Any], tensors: dict[str
         *map(len, model.kernel.covariances()),
     }
     require(sizes == {T} and isinstance(model.weight, ByOutput | Constant), "its outputs do not fit together")
-    estimator._set_fitted(outputs)
+    estimator._set_fitted(outputs, names)
     _check_exact(estimator, d + 1)
 
 
 def describe_series(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The fitted models of an ``RCGPSeries`` as JSON; their tensors join the others."""
-    clock, names = dataclasses.asdict(estimator.clock_), estimator.output_names_
+    clock = dataclasses.asdict(estimator.clock_)
     return {
         **describe_exact(estimator, tensors),
         "clock": clock,
-        "output_names": names,
         "last": estimator.last_,
         "gap": estimator.gap_,
         "harmonics": estimator.models_[0].harmonics,

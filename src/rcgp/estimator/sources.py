@@ -44,8 +44,8 @@ def is_table(X: Any, y: Any) -> bool:
     return y is not None or hasattr(X, "__array__") or hasattr(X, "shape")
 
 
-def chunks_in_memory(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Chunks, Tensor]:
-    """A table in memory as chunks, and the mask of rows without observation, which have weight 0."""
+def chunks_in_memory(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Chunks:
+    """A table in memory as chunks."""
     check_kind(X, y)
     X, y, sample_weight = (
         values.detach().cpu().numpy() if isinstance(values, Tensor) else values for values in (X, y, sample_weight)
@@ -56,9 +56,7 @@ def chunks_in_memory(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tupl
             f"SparseRCGPRegressor has one output, got y with {shape[1]} columns: fit a model for each, as "
             "sklearn.multioutput.MultiOutputRegressor does, or use RCGPRegressor"
         )
-    inputs, targets, precision = training_data(estimator, X, y, sample_weight)
-    missing = targets.isnan()
-    return chunks_of(inputs, targets.masked_fill(missing, 0.0), precision), missing
+    return chunks_of(*training_data(estimator, X, y, sample_weight))
 
 
 def stored_chunks(estimator: Any, X: Any, y: Any, sample_weight: Any, features: Sequence[str] | None) -> Chunks:

@@ -175,11 +175,11 @@ class SparseRCGPRegressor(BaseRegressor):
         self
         """
         self._check_parameters()
-        in_memory, missing = sources.is_table(X, y) and features is None, None
+        in_memory = sources.is_table(X, y) and features is None
         if self.polish and not in_memory:
             raise ValueError("polish takes all rows into memory: give X and y as arrays, or leave polish at 0")
         if in_memory:
-            chunks, missing = sources.chunks_in_memory(self, X, y, sample_weight)
+            chunks = sources.chunks_in_memory(self, X, y, sample_weight)
         else:
             chunks = sources.stored_chunks(self, X, y, sample_weight, features)
         engine = engine_for(chunks, client=self.client, threads=self.threads)
@@ -201,11 +201,11 @@ class SparseRCGPRegressor(BaseRegressor):
         if doubt := doubt_of(fitted):
             warnings.warn(f"{doubt}; raise n_inducing, or fit_rows", IntervalWarning, stacklevel=3)
         rows = None
-        if missing is not None:
+        if in_memory:
             stages = Stages(self.progress, fitted.rows if sample_weight is None else 0)
             with stages.step("weights of all rows"):
                 parts = stages.watched(engine).collect(partial(_diagnose_rows, fitted.diagnose), chunks)
-            rows = _joined(parts, missing.numpy())
+            rows = _joined(parts)
         self._set_fitted(fitted, rows)
         return self
 
@@ -324,18 +324,15 @@ class SparseRCGPRegressor(BaseRegressor):
 
 
 def _diagnose_rows(diagnose: Diagnose, chunk: Chunk) -> RowDiagnosis:
-    """The diagnosis of a chunk of rows of the fit. Cost O(m²) for each row."""
-    found = diagnose(chunk)
-    return RowDiagnosis.of(chunk.y, found.weights, found.mean, found.std, found.probability, chunk.first)
+    """The diagnosis of a chunk of rows of the fit; NaN where no observation can be judged. Cost O(m²) for each row."""
+    found, missing = diagnose(chunk), chunk.y.isnan()
+    weights, probability = (values.masked_fill(missing, torch.nan) for values in (found.weights, found.probability))
+    return RowDiagnosis.of(chunk.y, weights, found.mean, found.std, probability, chunk.first)
 
 
-def _joined(parts: Sequence[RowDiagnosis], missing: NDArray[np.bool_]) -> RowDiagnosis:
-    """The diagnosis of all rows from those of consecutive chunks; NaN for rows whose observation is missing."""
-    rows = RowDiagnosis(0, *(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ATTRIBUTES))
-    for values in (rows.weights, rows.outlier_scores, rows.outlier_probability):
-        values[missing] = np.nan
-    rows.outliers[missing] = False
-    return rows
+def _joined(parts: Sequence[RowDiagnosis]) -> RowDiagnosis:
+    """The diagnosis of all rows from those of consecutive chunks."""
+    return RowDiagnosis(0, *(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ATTRIBUTES))
 
 
 def _are_points(n_inducing: Any) -> bool:

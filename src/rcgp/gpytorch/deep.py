@@ -87,9 +87,9 @@ class _Layer(gpytorch.models.ApproximateGP):  # type: ignore[misc]
         z, values = strategy.inducing_points, strategy._variational_distribution
         x = x.expand(*z.shape[:-2], *x.shape)
         jitter = strategy.jitter_val * torch.eye(z.shape[-2], dtype=z.dtype, device=z.device)
-        L = torch.linalg.cholesky(kernel(z, z).to_dense() + jitter)  # o x m x m
-        A = torch.linalg.solve_triangular(L, kernel(z, x).to_dense(), upper=False)  # o x m x n
-        mean = self.mean_module(x) + (A * values.variational_mean.unsqueeze(-1)).sum(dim=-2)
+        K_zz, K_zx = kernel(z, torch.cat([z, x], dim=-2)).to_dense().tensor_split([z.shape[-2]], dim=-1)
+        A = torch.linalg.solve_triangular(torch.linalg.cholesky(K_zz + jitter), K_zx, upper=False)  # o x m x n
+        mean = self.mean_module(x) + (values.variational_mean.unsqueeze(-2) @ A).squeeze(-2)
         spread = values.chol_variational_covar.tril().mT @ A
         variance = kernel(x, diag=True) - A.square().sum(dim=-2) + spread.square().sum(dim=-2)
         return mean, variance.clamp_min(_LEAST_VARIANCE)
@@ -113,6 +113,12 @@ class DeepModel(DeepGP):  # type: ignore[misc]
             inducing = inducing @ skip.mT
         self.hidden = torch.nn.ModuleList(hidden)
         self.last = _Layer(inducing, None)
+
+    def skipped(self, x: Tensor) -> Tensor:
+        """What the skip connections alone make of ``n x d`` inputs: those of the last layer before any training."""
+        for layer in self.hidden:
+            x = x @ cast(_Layer, layer).mean_module.weight.mT
+        return x
 
     def forward(self, x: Tensor, base: Tensor) -> MultivariateNormal:
         """Marginal distributions of f at each row given samples of the hidden layers, a batch of ``s x n``.

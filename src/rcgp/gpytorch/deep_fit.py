@@ -1,4 +1,7 @@
-"""Training of a deep GP: minibatches, a learning rate that falls, and early stopping by a robust held-out score."""
+"""Training of a deep GP: minibatches, a learning rate that falls, and early stopping by a robust held-out score.
+
+Responsibilities of the components of the noise law are first held at those of an exact GP, and free in the finish.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rcgp.gpytorch.deep import DeepModel, base_samples, random_samples
+from rcgp.gpytorch.deep_start import start_from_exact
 from rcgp.gpytorch.noise_law import NoiseLawLikelihood
 from rcgp.training.status_line import StatusLine
 
@@ -21,8 +25,8 @@ __all__ = ["DeepReport", "fit_deep", "held_out_score"]
 # Steps between two looks at the held-out rows.
 _LOOK = 50
 
-# Share of the steps in which the rate rises from zero, so that no first step is too long; and of those after early
-# stopping in which all rows train, with their share of the rate.
+# Share of the steps in which the rate rises from zero, so that no first step is too long; and of the finish, in which
+# all rows train and their responsibilities are free, with its share of the rate.
 _WARM_UP, _FINISH, _FINISH_RATE = 0.03, 0.2, 0.25
 
 # Least number of held-out rows: fewer tell nothing.
@@ -35,7 +39,7 @@ class DeepReport:
 
     Attributes:
         iterations: steps of the optimiser, with those of the finish.
-        best: step whose state was kept by early stopping.
+        best: step before the finish whose state was kept by early stopping.
         scores: held-out score after every 50 steps and the last, the mean log density; empty without held-out rows.
         bound: last value of the variational bound, per row.
     """
@@ -52,7 +56,7 @@ def fit_deep(
     X: Tensor,
     y: Tensor,
     *,
-    steps: int = 1500,
+    steps: int = 1000,
     rate: float = 0.02,
     batch: int = 256,
     samples: int = 3,
@@ -62,7 +66,7 @@ def fit_deep(
     progress: bool | Callable[[int, float], Any] = False,
     objective: Callable[..., Any] = gpytorch.mlls.VariationalELBO,
 ) -> DeepReport:
-    """Train a deep GP and its likelihood by the doubly stochastic bound.
+    """Train a deep GP and its likelihood by the doubly stochastic bound, after :func:`start_from_exact`.
 
     Args:
         model, likelihood: to train, in place.
@@ -71,7 +75,8 @@ def fit_deep(
         rate: its learning rate, which falls to zero over the steps.
         batch: rows of a minibatch.
         samples: samples of the hidden layers in each step.
-        held_out: share of rows by which training stops early; they train in a short finish. 0: no early stopping.
+        held_out: share of rows by which training stops early; they train in the finish, a fifth of all steps. 0: no
+            early stopping.
         patience: steps without a better held-out score after which training stops.
         seed: of samples and batches.
         progress: ``True`` shows the steps on standard error; or a function of step and bound.
@@ -86,14 +91,18 @@ def fit_deep(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         run = _Run(model, likelihood, X, y, batch, samples, objective, show)
-        best, rows = steps, torch.arange(len(y))
+        run.share = start_from_exact(model, likelihood, X, y)
+        most, rows = max(1, round((1.0 - _FINISH) * steps)), torch.arange(len(y))
         scores: tuple[float, ...] = ()
         if count < _LEAST_HELD_OUT:
-            run.train(rows, steps, rate)
+            run.train(rows, most, rate)
+            best = most
         else:
             order = torch.randperm(len(y))
-            best, scores = run.train_with_look(order[count:], order[:count], steps, rate, patience)
-            run.train(rows, round(_FINISH * best), _FINISH_RATE * rate)
+            best, scores = run.train_with_look(order[count:], order[:count], most, rate, patience)
+        run.share = None
+        finish = max(1, round(_FINISH / (1.0 - _FINISH) * best))
+        run.train(rows, min(finish, steps - most), _FINISH_RATE * rate)
     if line is not None:
         line.end()
     return DeepReport(run.steps, best, scores, run.bound)
@@ -116,11 +125,13 @@ class _Run:
         self.model, self.likelihood, self.X, self.y = model, likelihood, X, y
         self.batch, self.samples, self.show = batch, samples, show
         self.steps, self.bound = 0, math.nan
+        self.share: Tensor | None = None
         self.modules = torch.nn.ModuleList([model, likelihood])
         self.mll = gpytorch.mlls.DeepApproximateMLL(objective(likelihood, model, num_data=len(y)))
 
     def optimiser(self, steps: int, rate: float) -> tuple[torch.optim.Optimizer, Any]:
         optimiser = torch.optim.Adam([p for p in self.modules.parameters() if p.requires_grad], lr=rate)
+        steps = max(steps, 1)
 
         def factor(step: int) -> float:
             rise = min(1.0, (step + 1) / (_WARM_UP * steps))
@@ -158,7 +169,8 @@ class _Run:
         chosen = rows if len(rows) <= self.batch else rows[torch.randint(len(rows), (self.batch,))]
         optimiser.zero_grad()
         base = random_samples(len(self.model.hidden) + 1, self.samples, len(chosen), self.X)
-        bound: Tensor = self.mll(self.model(self.X[chosen], base), self.y[chosen])
+        given = {} if self.share is None else {"share": self.share[chosen]}
+        bound: Tensor = self.mll(self.model(self.X[chosen], base), self.y[chosen], **given)
         self.steps, self.bound = self.steps + 1, float(bound.detach())
         if not math.isfinite(self.bound):
             raise RuntimeError(

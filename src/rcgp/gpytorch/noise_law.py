@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gpytorch
@@ -107,10 +108,26 @@ class NoiseLawLikelihood(RowLikelihood):
         return laws[0] if len(laws) == 1 else laws
 
     def expected_log_prob(
-        self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
+        self,
+        observations: Tensor,
+        function_dist: MultivariateNormal,
+        *args: Any,
+        share: Tensor | None = None,
+        **kwargs: Any,
     ) -> Tensor:
-        """Bound on E log p(y_i | f_i) of each row, summed over tasks: ``... x n``. Updates the law in training mode."""
-        return self._log_density(expected_responsibilities, observations, function_dist)
+        """Bound on E log p(y_i | f_i) of each row, summed over tasks: ``... x n``. Updates the law in training mode.
+
+        Args:
+            observations, function_dist: ``... x n`` observations and the distribution of f there.
+            share: ``... x n x 5`` responsibilities of the components (``... x t x n x 5`` with tasks), from better
+                predictions than those of a model at the start of its training. The bound is that for given ones.
+        """
+        if share is not None:
+            n = function_dist.event_shape[0]
+            if share.shape[-2:] != (n, len(SCALES) + 1):
+                got = f"{tuple(share.shape)} for {n} rows"
+                raise ValueError(f"share must have a row of {len(SCALES) + 1} responsibilities for each row, got {got}")
+        return self._log_density(partial(expected_responsibilities, share=share), observations, function_dist)
 
     def log_marginal(
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any

@@ -31,6 +31,7 @@ __all__ = [
     "robust_scales",
     "robust_spread",
     "robust_spreads",
+    "spread_of",
     "squared_exponential",
     "varying_columns",
 ]
@@ -96,9 +97,15 @@ _LOG_SPREAD = 2.0
 
 
 def robust_spreads(residual: Tensor, rows: Tensor | None = None) -> Tensor:
+    """:func:`spread_of` residuals, bounded so that its square and products with it are finite."""
+    limits = torch.finfo(residual.dtype)
+    return spread_of(residual, rows).clamp(limits.tiny**0.4, limits.max**0.4)
+
+
+def spread_of(residual: Tensor, rows: Tensor | None = None) -> Tensor:
     """Robust standard deviation of ``... x n`` residuals by their median size, ``...``; differentiable.
 
-    1 for data without spread. Bounded, so that its square and products with it are finite.
+    1 for data without spread.
 
     Args:
         residual: the residuals.
@@ -111,9 +118,7 @@ def robust_spreads(residual: Tensor, rows: Tensor | None = None) -> Tensor:
         median = torch.where(rows, size, torch.nan).nanquantile(0.5, dim=-1)
         mean = (torch.where(rows, size, 0.0) / rows.sum(dim=-1, keepdim=True)).sum(dim=-1)
     median = median / NORMAL_MAD
-    spread = torch.where(median > 0.0, median, torch.where(mean > 0.0, mean, torch.ones_like(mean)))
-    limits = torch.finfo(residual.dtype)
-    return spread.clamp(limits.tiny**0.4, limits.max**0.4)
+    return torch.where(median > 0.0, median, torch.where(mean > 0.0, mean, torch.ones_like(mean)))
 
 
 def robust_spread(residual: Tensor) -> float:

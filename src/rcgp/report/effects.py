@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rcgp.estimator.base import BaseRegressor
-from rcgp.report.summary import Column, Numbers, as_fitted
+from rcgp.report.summary import Column, Numbers, as_fitted, frame_of
 
 __all__ = ["MOST_EFFECTS", "Effect", "fitted_curve", "partial_dependences"]
 
@@ -40,9 +40,12 @@ class Effect:
 
 
 def fitted_curve(robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataFrame, column: Column) -> Effect:
-    """The fit of a table with one feature, five percent beyond its ends. Cost of predicting at 241 inputs."""
+    """The fit of a table with one feature, five percent beyond its ends or those of its middle if few values are far.
+
+    Cost of predicting at 241 inputs.
+    """
     values = column.values(X)
-    low, high = values.min(), values.max()
+    low, high = _ends(values, values.min(), values.max())
     margin = 0.05 * (high - low) or 0.05 * abs(low) or 1.0  # a feature with a single value has no width
     grid = _spaced(column, low - margin, high + margin, _CURVE_VALUES)
     frame = pd.DataFrame({X.columns[0]: grid})
@@ -59,8 +62,8 @@ def partial_dependences(
 
     For each value v of a column, the average over up to 50 rows x of the posterior of f at x with that column set to
     v. The standard deviation of the average is ``sqrt(1ᵀ C 1) / m`` with the m x m posterior covariance C. Categories
-    are evaluated at each level, lowest average first; other columns at 30 values over the middle 98 %, so that one
-    wild value does not stretch the grid. Columns with a single value are left out.
+    are evaluated at each level, lowest average first; other columns at 30 values over the middle 98 %, or less if that
+    holds wild values, which would stretch the grid. Columns with a single value are left out.
 
     Cost: means at 1500 d inputs, and at most 360 covariances of 50 x 50 (more for categories of many levels).
     """
@@ -100,7 +103,20 @@ def _grid(column: Column, values: Numbers) -> Numbers:
     low, high = np.quantile(values, [0.01, 0.99])
     if low == high:
         low, high = values.min(), values.max()
-    return _spaced(column, low, high, _GRID_VALUES)
+    return _spaced(column, *_ends(values, low, high), _GRID_VALUES)
+
+
+def _ends(values: Numbers, low: float, high: float) -> tuple[float, float]:
+    """These ends of a grid, or those of the values near the middle 90 % of a column if the ends are far from it.
+
+    The middle 90 % also give the default kernel its lengthscales.
+    """
+    first, last = np.quantile(values, [0.05, 0.95])
+    frame = frame_of(np.array([low, high]), values[(values >= first) & (values <= last)])
+    if frame is None:
+        return low, high
+    inside = values[(values >= frame[0]) & (values <= frame[1])]
+    return float(inside.min()), float(inside.max())
 
 
 def _spaced(column: Column, low: float, high: float, count: int) -> Numbers:

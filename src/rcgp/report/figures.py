@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from rcgp.report.effects import Effect
-from rcgp.report.summary import Column, Numbers, Rows
+from rcgp.report.summary import Column, Numbers, Range, Rows
 from rcgp.report.text import counted, for_plotly, fraction, number
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import SCALES
@@ -25,19 +25,15 @@ __all__ = [
     "HALF_WIDTH",
     "ROBUST",
     "WEIGHT_COLOURS",
-    "Range",
     "blank_figure",
     "comparison_figure",
     "correlation_figure",
     "curve_figure",
     "effect_figure",
-    "frame_of",
     "law_figure",
     "residual_figure",
     "weight_figure",
 ]
-
-Range = tuple[float, float]
 
 ROBUST, _PLAIN, REFERENCE = "#0072B2", "#CC79A7", "#8A8F98"
 #: Full weight is a quiet grey-blue; low weights stand out.
@@ -48,33 +44,20 @@ HALF_WIDTH = 1.959964
 _BINS = 25
 
 
-def frame_of(values: Numbers, kept: Numbers, widest: float = 8.0) -> Range | None:
-    """A range for an axis if a few far values would squeeze all others into a line; ``None`` if all fit.
-
-    Args:
-        values: all values of the figure.
-        kept: those that must be in the frame.
-        widest: largest ratio of the width of all values to that of ``kept`` without a frame.
-    """
-    if not len(kept) or not len(values):
-        return None
-    low, high = float(kept.min()), float(kept.max())
-    span = high - low
-    if span <= 0 or float(values.max()) - float(values.min()) <= widest * span:
-        return None
-    return low - 0.5 * span, high + 0.5 * span
-
-
-def curve_figure(effect: Effect, x: Numbers, rows: Rows, target: str, y_range: Range | None) -> go.Figure:
+def curve_figure(
+    effect: Effect, x: Numbers, rows: Rows, target: str, x_range: Range | None, y_range: Range | None
+) -> go.Figure:
     """The fit of one feature: rows coloured by weight, robust curve with bands for f and for new observations."""
     figure = blank_figure(for_plotly(effect.column.name), for_plotly(target), y_range=y_range)
     if effect.interval is not None:
         _add_band(figure, effect, effect.interval, _WIDE_BAND, "95 % for new observations")
     _add_band(figure, effect, _normal_interval(effect), BAND, "95 % for the curve")
-    kept, flagged = _point_traces(_on_axis(effect.column, x), rows.observed, rows)
+    kept, *others = _point_traces(_on_axis(effect.column, x), rows.observed, rows, y_range=y_range)
     figure.add_trace(kept)
     _add_curves(figure, effect, target)
-    return figure.add_trace(flagged)
+    if x_range is not None:
+        figure.update_xaxes(range=_on_axis(effect.column, np.array(x_range)))
+    return figure.add_traces(others)
 
 
 def effect_figure(effect: Effect, target: str, y_range: Range) -> go.Figure:
@@ -95,7 +78,7 @@ def residual_figure(rows: Rows, target: str, y_range: Range | None) -> go.Figure
     name = for_plotly(target)
     figure = blank_figure(f"expected {name}", f"observed − expected {name}", y_range=y_range)
     figure.add_hline(y=0, line={"color": REFERENCE, "width": 1, "dash": "dot"})
-    return figure.add_traces(_point_traces(rows.expected, rows.residual, rows))
+    return figure.add_traces(_point_traces(rows.expected, rows.residual, rows, y_range=y_range))
 
 
 def weight_figure(weight: Numbers) -> go.Figure:
@@ -198,8 +181,13 @@ def _bars(edges: Numbers, heights: Numbers, counts: Any, what: str, **marker: An
     )
 
 
-def _point_traces(x: Any, y: Numbers, rows: Rows, plain: Numbers | None = None) -> tuple[go.Scatter, go.Scatter]:
-    """Rows that are not flagged, and those that are, with the values of each in its hover box."""
+def _point_traces(
+    x: Any, y: Numbers, rows: Rows, plain: Numbers | None = None, y_range: Range | None = None
+) -> list[go.Scatter]:
+    """Rows that are not flagged, and those that are, with the values of each in its hover box.
+
+    Those beyond the vertical frame are also marked at its edge.
+    """
     texts = {
         "row": map(for_plotly, rows.label),
         "observed": map(number, rows.observed),
@@ -228,10 +216,16 @@ def _point_traces(x: Any, y: Numbers, rows: Rows, plain: Numbers | None = None) 
     bar = {"title": {"text": "weight", "side": "right", "font": {"size": 12}}, "thickness": 10, "outlinewidth": 0}
     bar["tickvals"] = [0, 0.5, 1]
     outline = {"width": 1, "color": "#5A2A00"}
-    return (
+    traces = [
         trace(np.flatnonzero(~rows.flagged), "rows", size=6, opacity=0.8, showscale=True, colorbar=bar),
         trace(np.flatnonzero(rows.flagged), "flagged rows", size=10, symbol="diamond", line=outline),
-    )
+    ]
+    if y_range is not None and len(far := np.flatnonzero((y < y_range[0]) | (y > y_range[1]))):
+        above, margin = y[far] > y_range[1], 0.03 * (y_range[1] - y_range[0])
+        symbol = np.where(above, "triangle-up", "triangle-down")
+        marks = trace(far, "beyond the frame", size=10, symbol=symbol, line=outline)
+        traces.append(marks.update(y=np.where(above, y_range[1] - margin, y_range[0] + margin)))
+    return traces
 
 
 def _on_axis(column: Column, values: Numbers) -> Any:

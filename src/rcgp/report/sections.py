@@ -16,10 +16,12 @@ from rcgp.report.summary import (
     MOST_DRAWN,
     Fit,
     Numbers,
+    Range,
     Rows,
     as_fitted,
     converged,
     drawn_rows,
+    frame_of,
     listed_rows,
     predictive_law,
 )
@@ -28,6 +30,7 @@ from rcgp.report.text import counted, for_html, fraction, number, percent
 __all__ = [
     "Panel",
     "Section",
+    "beyond",
     "facts_of",
     "facts_table",
     "fit_table",
@@ -95,12 +98,15 @@ def sections_of(fit: Fit, most_drawn: int = MOST_DRAWN) -> list[Section]:
 def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
     rows, effect = fit.rows, fitted_curve(fit.robust, fit.plain, fit.X, fit.columns[0])
     kept = np.concatenate([rows.observed[~rows.flagged], effect.mean])
-    y_range = figures.frame_of(np.concatenate([kept, rows.observed]), kept)
-    figure = figures.curve_figure(effect, x, few, fit.target, y_range)
+    y_range = frame_of(np.concatenate([kept, rows.observed]), kept)
+    every, ends = effect.column.values(fit.X), (float(effect.grid.min()), float(effect.grid.max()))
+    x_range = ends if every.min() < ends[0] or every.max() > ends[1] else None
+    figure = figures.curve_figure(effect, x, few, fit.target, x_range, y_range)
     ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, which weights all rows equally."
     words = (
         "The line is the mean of the robust GP. The dark band holds the true curve, the light band a new observation "
-        f"that is no outlier, each with 95 % probability.{ordinary}{_outside(rows.observed, y_range)}{thinned}"
+        f"that is no outlier, each with 95 % probability.{ordinary}{beyond(rows.observed, y_range)}"
+        f"{_outside(every, x_range)}{thinned}"
     )
     panel = Panel("fit", figure, f"Fitted curve of {fit.target} against {effect.column.name}")
     return Section("fit", "The fit", words, (panel,))
@@ -174,11 +180,11 @@ def law_section(robust: Any, rows: Rows, noise: Numbers | None = None) -> tuple[
 
 def _residual_section(fit: Fit, few: Rows, thinned: str) -> Section:
     residual = fit.rows.residual
-    # This figure is about outliers: only absurd ones are left outside the frame.
-    y_range = figures.frame_of(residual, residual[~fit.rows.flagged], widest=50.0)
+    # This figure is about outliers: only absurd ones are marked at its edge instead.
+    y_range = frame_of(residual, residual[~fit.rows.flagged], widest=50.0)
     words = (
         "Observed minus expected, where each row is predicted from all others. Points far from the dotted line "
-        f"contradict the other rows.{_outside(residual, y_range)}{thinned}"
+        f"contradict the other rows.{beyond(residual, y_range)}{thinned}"
     )
     panel = Panel("residuals", figures.residual_figure(few, fit.target, y_range), f"Residuals of {fit.target}")
     return Section("residuals", "Residuals", words, (panel,))
@@ -186,7 +192,7 @@ def _residual_section(fit: Fit, few: Rows, thinned: str) -> Section:
 
 def _comparison_section(fit: Fit, few: Rows, plain_expected: Numbers, thinned: str) -> Section:
     both = np.stack([fit.rows.expected, fit.rows.expected if fit.other is None else fit.other.expected])
-    both_range = figures.frame_of(both.ravel(), both[:, ~fit.rows.flagged].ravel())
+    both_range = frame_of(both.ravel(), both[:, ~fit.rows.flagged].ravel())
     figure = figures.comparison_figure(few, plain_expected, fit.target, both_range)
     words = (
         "What the two models expect of each row, given all others. On the dotted line they agree; they differ where "
@@ -229,7 +235,16 @@ def _thinned(rows: Rows, drawn: int) -> str:
     return f" Drawn are {drawn:,} of {counted(len(rows.label), 'row')}: all flagged ones and a random sample."
 
 
-def _outside(values: Numbers, frame: figures.Range | None) -> str:
+def beyond(values: Numbers, frame: Range | None, noun: str = "point") -> str:
+    """A sentence on points above and below the frame, marked at its edge."""
+    count = 0 if frame is None else int(((values < frame[0]) | (values > frame[1])).sum())
+    if not count:
+        return ""
+    lies = "lies beyond the frame and is" if count == 1 else "lie beyond the frame and are"
+    return f" {counted(count, noun)} {lies} marked at its edge; point there to read the value."
+
+
+def _outside(values: Numbers, frame: Range | None) -> str:
     """A sentence on points outside the frame."""
     outside = 0 if frame is None else int(((values < frame[0]) | (values > frame[1])).sum())
     if not outside:

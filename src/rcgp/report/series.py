@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 
 from rcgp.estimator.series import Forecast, RCGPSeries
-from rcgp.report import figures
 from rcgp.report.frame import LITTLE_SKILL, page_html, summary_html, verdict_of, write_page
-from rcgp.report.sections import Panel, Section, facts_of, facts_table, law_section, row_section, row_table
+from rcgp.report.sections import Panel, Section, beyond, facts_of, facts_table, law_section, row_section, row_table
 from rcgp.report.series_figures import (
     MOST_DRAWN,
     MOST_STRETCHES,
@@ -26,8 +25,10 @@ from rcgp.report.series_figures import (
 from rcgp.report.summary import (
     Numbers,
     Positions,
+    Range,
     Rows,
     Scores,
+    frame_of,
     half_widths,
     listed_rows,
     predictive_law,
@@ -313,11 +314,11 @@ def _fit_table(model: RCGPSeries) -> str:
     return facts_table(["", "robust GP"], lines)
 
 
-def _frame(fit: _Fit, rows: Rows) -> figures.Range | None:
+def _frame(fit: _Fit, rows: Rows) -> Range | None:
     """The frame of a figure, if flagged values would squeeze all others into a line."""
     kept = [rows.observed[~rows.flagged], fit.curve.mean, *(() if fit.forecast is None else (fit.forecast.mean,))]
     inside = np.concatenate(kept)
-    if figures.frame_of(np.concatenate([inside, rows.observed]), inside) is None:
+    if frame_of(np.concatenate([inside, rows.observed]), inside) is None:
         return None
     span = np.ptp(inside)
     near = np.append(inside, rows.observed[np.abs(rows.observed - inside.mean()) <= 3.0 * span])
@@ -325,14 +326,9 @@ def _frame(fit: _Fit, rows: Rows) -> figures.Range | None:
     return low - 0.15 * (high - low), high + 0.15 * (high - low)
 
 
-def _beyond(rows: Rows, y_range: figures.Range | None) -> str:
+def _beyond(rows: Rows, y_range: Range | None) -> str:
     """A sentence on flagged values beyond the frame."""
-    value = rows.observed[rows.flagged]
-    count = 0 if y_range is None else int(((value < y_range[0]) | (value > y_range[1])).sum())
-    if not count:
-        return ""
-    lies = "lies beyond the frame and is" if count == 1 else "lie beyond the frame and are"
-    return f" {counted(count, 'flagged value')} {lies} marked at its edge; point there to read the value."
+    return beyond(rows.observed[rows.flagged], y_range, "flagged value")
 
 
 def _missing_stretches(fit: _Fit) -> tuple[int, list[tuple[Any, Any]]]:

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rcgp.report.figures import BAND, HALF_WIDTH, ROBUST, WEIGHT_COLOURS, Range, blank_figure
-from rcgp.report.summary import Numbers, Positions, Rows
+from rcgp.report.figures import BAND, HALF_WIDTH, ROBUST, WEIGHT_COLOURS, blank_figure
+from rcgp.report.summary import Numbers, Positions, Range, Rows
 from rcgp.report.text import for_plotly, fraction, number, times
 
 __all__ = [

@@ -24,12 +24,14 @@ __all__ = [
     "Flags",
     "Numbers",
     "Positions",
+    "Range",
     "Rows",
     "Scores",
     "as_fitted",
     "columns_of",
     "converged",
     "drawn_rows",
+    "frame_of",
     "half_widths",
     "listed_rows",
     "predictive_law",
@@ -41,6 +43,7 @@ __all__ = [
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Positions: TypeAlias = npt.NDArray[np.intp]
+Range: TypeAlias = tuple[float, float]
 
 #: An SVG figure of more points is slow to draw and makes the file large.
 MOST_DRAWN = 3000
@@ -266,6 +269,23 @@ def rows_of(model: BaseRegressor, X: Any, y: Numbers, label: tuple[object, ...])
     noise = np.minimum(np.asarray(model.noise_std(as_fitted(model, X))) ** 2, variance) / law.variance
     half_width = half_widths(law, np.maximum(variance - law.variance * noise, 0.0), noise)
     return Rows(label, y, expected, std, weight, flagged, score, probability, noise, half_width)
+
+
+def frame_of(values: Numbers, kept: Numbers, widest: float = 8.0) -> Range | None:
+    """A range for an axis if a few far values would squeeze all others into a line; ``None`` if all fit.
+
+    Args:
+        values: all values of the figure.
+        kept: those that must be in the frame.
+        widest: largest ratio of the width of all values to that of ``kept`` without a frame.
+    """
+    if not len(kept) or not len(values):
+        return None
+    low, high = float(kept.min()), float(kept.max())
+    span = high - low
+    if span <= 0 or float(values.max()) - float(values.min()) <= widest * span:
+        return None
+    return low - 0.5 * span, high + 0.5 * span
 
 
 def half_widths(law: NoiseLaw, latent: Numbers, noise: Numbers, coverage: float = 0.95) -> Numbers:

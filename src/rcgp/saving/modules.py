@@ -135,10 +135,9 @@ class _Writer:
         recipe = RECIPES.get(name)
         if recipe is None or type(module) is not recipe.cls:
             known = [row.cls.__name__ for row in RECIPES.values() if FAMILIES[row.family] == self.noun]
-            raise SavedModelError(
-                f"{place}: {name} cannot be saved: your own functions and classes are code, and code is not saved; "
-                f"what can be: {', '.join(known)}"
-            )
+            foreign = type(module).__module__.split(".")[0] != "gpytorch"
+            why = "your own functions and classes are code, and code is not saved; " if foreign else ""
+            raise SavedModelError(f"{place}: {name} cannot be saved: {why}what can be: {', '.join(known)}")
         return recipe
 
     def _keep(self, path: str, tensors: dict[str, Tensor]) -> None:

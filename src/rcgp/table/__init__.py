@@ -20,7 +20,7 @@ from rcgp.table.encoding import Column, CsvFormat, Encoding, TableError
 from rcgp.table.features import Encoded, Missing, encode, learn_encoding, row_names
 from rcgp.table.reading import read_table
 from rcgp.table.series import TimeSeries, read_series
-from rcgp.table.suspicion import suspicious_inputs
+from rcgp.table.suspicion import suspicious_inputs, suspicious_targets
 
 __all__ = [
     "Column",
@@ -36,4 +36,5 @@ __all__ = [
     "read_table",
     "row_names",
     "suspicious_inputs",
+    "suspicious_targets",
 ]

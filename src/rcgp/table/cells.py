@@ -112,6 +112,21 @@ class Cells:
         mask: NDArray[np.bool_] = self.values.is_null().to_numpy(zero_copy_only=False)
         return mask
 
+    def codes(self) -> list[str]:
+        """The first two texts with a zero in front, if all are digits of one length, as codes are: 00531, 08130.
+
+        Two digits may be an hour or a month, which are numbers.
+        """
+        if not (pa.types.is_string(self.values.type) or pa.types.is_large_string(self.values.type)):
+            return []
+        texts = self.values.drop_null()
+        lengths = pc.min_max(pc.utf8_length(texts)).as_py()
+        digits = pc.all(pc.match_substring_regex(texts, "^[0-9]{3,}$")).as_py()
+        if not digits or lengths["min"] != lengths["max"]:
+            return []
+        found: list[str] = texts.filter(pc.starts_with(texts, "0"))[:2].to_pylist()
+        return found
+
     def where(self, keep: NDArray[np.bool_]) -> Cells:
         """The cells of some of the rows."""
         return replace(self, values=self.values.filter(pa.array(keep)), rows=self.rows[keep])

@@ -7,6 +7,7 @@ gave an encoding can be encoded, and a new one is read exactly as the training t
 from __future__ import annotations
 
 import difflib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ Missing: TypeAlias = Literal["drop", "error"]
 _IDENTIFIER_SHARE = 0.9
 #: With fewer rows, different texts in all of them are no evidence.
 _IDENTIFIER_ROWS = 5
+#: Probability below which whole numbers without a repetition are no coincidence.
+_NO_CHANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -221,9 +224,30 @@ def _learn_column(cells: Cells, kind: Kind, unasked: bool) -> tuple[Column, list
     notices = [f"{start}: dates read as days since 1970-01-01"] if kind == "date" else []
     if (values == values[0]).all():
         notices.append(f"{start}: every value is the same, so it tells nothing; kept")
-    if unasked and kind == "number" and len(values) >= _IDENTIFIER_ROWS and (np.diff(values) == 1).all():
-        notices.append(f"{start}: counts the rows; if it only names them, use --id {cells.name}")
+    if kind == "number" and (codes := cells.codes()):
+        notices.append(
+            f"{start}: read as numbers, although {listed(codes, 2)} look like codes; --exclude leaves it out"
+        )
+    if unasked and kind == "number" and _names_rows(values):
+        notices.append(
+            f"{start}: a different whole number in each row; if it only names the rows, use --id {cells.name}"
+        )
     return Column(cells.name, kind), notices
+
+
+def _names_rows(values: NDArray[np.float64]) -> bool:
+    """Whether whole numbers differ in each row where chance would repeat some, and are no design with wider steps.
+
+    n numbers drawn from m have no repetition with a probability of about exp(-n(n - 1)/2m).
+    """
+    n = len(values)
+    if n < _IDENTIFIER_ROWS or (values % 1).any():
+        return False
+    steps = np.diff(np.sort(values))
+    if steps.min() < 1.0 or (steps[0] > 1.0 and (steps == steps[0]).all()):
+        return False
+    span = float(np.ptp(values)) + 1.0
+    return bool(span == n or n * (n - 1) / (2.0 * span) > -math.log(_NO_CHANCE))
 
 
 def _features(column: Column, cells: Cells) -> list[NDArray[np.float64]]:
@@ -306,6 +330,8 @@ def _check_exists(name: str, table: pd.DataFrame) -> None:
     sentence = f"there is no column {shown(name)}" + (f": did you mean {' or '.join(close)}?" if close else "")
     if len(names) <= 10 or not close:
         sentence += f" (the columns are {listed(names)})"
+    if len(names) == 1 and len(names[0].split()) > 1:
+        sentence += ": separate cells by a comma, a semicolon, a tab or a bar, not by spaces"
     if pd.to_numeric(pd.Series(names), errors="coerce").notna().all():
         sentence += ": the first line must be a header, and these are numbers"
     raise TableError(sentence)

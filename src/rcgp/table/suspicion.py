@@ -1,4 +1,4 @@
-"""Inputs that are probably mistakes: values far from all others, and placeholders of missing values."""
+"""What is probably a mistake: values far from all others, placeholders of missing values, copies of a target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rcgp.table.cells import named_cells
 from rcgp.table.encoding import Encoding, shown
 
-__all__ = ["suspicious_inputs"]
+__all__ = ["suspicious_inputs", "suspicious_targets"]
 
 #: What programs write for a missing number. It is suspicious if it is this many times as common as nine tenths of at
 #: least this many other values: counts such as 0, 1 and 2 have few values, and measurements hardly repeat.
@@ -17,6 +17,8 @@ _PLACEHOLDERS = (0, -1, -9, -99, -999, -9999, 99, 999, 9999)
 _TIMES_AS_COMMON, _FEWEST_OTHERS = 3, 10
 #: A value is far if it lies this many times as far from the median as at least nine tenths of the column.
 _TIMES_AS_FAR, _NEAR_SHARE, _FEWEST_NEAR = 10.0, 0.9, 5
+#: A target is judged from this many cells on; deviations from a line below this share of its range are rounding.
+_FEWEST_CELLS, _ROUNDING = 20, 1e-9
 
 
 def suspicious_inputs(X: pd.DataFrame, encoding: Encoding) -> list[str]:
@@ -38,10 +40,44 @@ def suspicious_inputs(X: pd.DataFrame, encoding: Encoding) -> list[str]:
             notices.append(f"{start} look at {named_cells(X.index, values, far)}, {others}")
         for value in _placeholders(values):
             equal = values == value
-            count = f"{np.count_nonzero(equal)} values are exactly {value} and the others hardly repeat"
+            count = f"{np.count_nonzero(equal)} values are exactly {value}, many more than of most others"
             remedy = f"if {value} stands for a missing value, empty these cells and use --missing drop"
             notices.append(f"{start} {count}; {remedy}: {named_cells(X.index, values, equal)}")
     return notices
+
+
+def suspicious_targets(X: pd.DataFrame, Y: pd.DataFrame) -> list[str]:
+    """One sentence for each target that holds two classes, and for each feature that is a straight line of a target.
+
+    Args:
+        X: ``n x d`` features.
+        Y: ``n x T`` targets, NaN where a cell is empty.
+    """
+    notices = []
+    for name in Y.columns:
+        y = Y[name].dropna()
+        values, start = np.unique(y), f"the target {shown(str(name))}"
+        if len(y) < _FEWEST_CELLS:
+            continue
+        if len(values) == 2:
+            notices.append(
+                f"{start} has two values, {values[0]:g} and {values[1]:g}, as classes have: a robust fit takes the "
+                "rarer one for outliers, --weight constant does not"
+            )
+            continue
+        for feature in X.columns:
+            if _on_a_line(X.loc[y.index, feature].to_numpy(), y.to_numpy()):
+                copies = "if it was made from the target, leave it out with --exclude"
+                notices.append(f"{start} is a straight line of column {shown(str(feature))}; {copies}")
+    return notices
+
+
+def _on_a_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
+    """Whether y = a + bx up to rounding, b not 0, in every row."""
+    low, high = int(x.argmin()), int(x.argmax())
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        line = y[low] + (x - x[low]) / (x[high] - x[low]) * (y[high] - y[low])
+        return bool(np.abs(y - line).max() <= _ROUNDING * np.ptp(y))
 
 
 def _placeholders(values: NDArray[np.float64]) -> list[int]:

@@ -10,11 +10,11 @@ from torch import Tensor
 from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import PRIOR_COUNTS, learn_law
 from rcgp.models import RCGP, SparseRCGP
-from rcgp.models.defaults import robust_spread
+from rcgp.models.defaults import robust_spread, spread_of
 from rcgp.weights import LawWeight, NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
-__all__ = ["Judgement", "doubts_of", "judge_outputs", "judge_rows"]
+__all__ = ["Judgement", "NoiseLawWarning", "doubts_of", "doubts_of_values", "judge_outputs", "judge_rows"]
 
 # Shares that raise a doubt: rows that count less than a quarter without being flagged, so that errors and a heavy tail
 # look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
@@ -24,8 +24,17 @@ _WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
 # of one observation that is four times as common as any other, as that of a stuck sensor or of many zeros.
 _COPIES, _STUCK, _TIMES = 1.0 / 3.0, 0.05, 4.0
 
-# Standard errors of a share that chance explains; and of how many flagged rows lie beside another one.
+# Standard errors of a share that chance explains; and of how many flagged rows lie beside another one, and of how far
+# residuals of neighbours go together.
 _CHANCE, _BESIDE = 2.0, 4.0
+
+# Correlation of neighbouring residuals that raises one: the nearest row then explains a tenth of their variance. Scores
+# beyond three standard deviations count as three.
+_TOGETHER, _WIDEST = 1.0 / 3.0, 3.0
+
+
+class NoiseLawWarning(UserWarning):
+    """The fit cannot tell outliers from inliers, or its noise law does not fit the rows."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,15 @@ def _judged(model: RCGP, output: int, cavity: LeaveOneOut, learn: bool) -> Judge
     flagged = torch.zeros_like(model.train_y, dtype=torch.bool)
     flagged[rows] = probability > FLAGGED
     table = torch.cat([model.train_X[rows], model.train_y[rows].unsqueeze(-1)], dim=-1)
-    doubts = (*doubts, *_neighbours(model, flagged, len(table)), *_ties(table[:, -1], flagged[rows]), *_copies(table))
+    if not isinstance(model, SparseRCGP) and len(table) > 1:  # which has no matrix of all rows
+        near = model.nearest_rows()
+        doubts += _neighbours(near, flagged, len(table))
+        if not learn:  # a given weight may inflate the noise
+            scores = torch.zeros_like(model.train_y)
+            scores[rows] = (residual - mean) / (variance.clamp_min(0.0) + noise * relative).sqrt()
+            good = ~flagged & ~flagged[near] & (model.train_y != model.train_y[near])
+            doubts += _structure(scores[rows], scores[near[rows]], good[rows])
+    doubts = (*_units(residual), *doubts, *doubts_of_values(table[:, :-1], table[:, -1], flagged[rows]))
     return Judgement(law, noise, probability, doubts)
 
 
@@ -126,6 +143,28 @@ def doubts_of(
     return tuple(doubts)
 
 
+def doubts_of_values(X: Tensor, y: Tensor, flagged: Tensor) -> tuple[str, ...]:
+    """Why rows that repeat values may deceive any law: observations that agree without noise, and copies of rows.
+
+    Args:
+        X: ``n x d`` inputs.
+        y: ``n`` observations.
+        flagged: ``n``, which rows are flagged.
+    """
+    return (*_ties(y, flagged), *_copies(torch.cat([X, y.unsqueeze(-1)], dim=-1)))
+
+
+def _units(residual: Tensor) -> tuple[str, ...]:
+    """Observations so small or large that their squares, the variances, leave the range of floating-point numbers."""
+    spread = float(spread_of(residual))
+    if spread == robust_spread(residual):
+        return ()
+    return (
+        f"the observations differ by about {spread:.0e}, whose square is outside the range of floating-point numbers: "
+        "nothing can be learned from them in these units, multiply them by a power of ten",
+    )
+
+
 def _few(rows: int) -> tuple[str, ...]:
     """Fewer rows than the law's prior stands for."""
     if rows >= sum(PRIOR_COUNTS):
@@ -133,12 +172,34 @@ def _few(rows: int) -> tuple[str, ...]:
     return (f"{rows} {'row is' if rows == 1 else 'rows are'} too few to tell errors from good observations",)
 
 
-def _neighbours(model: RCGP, flagged: Tensor, n: int) -> tuple[str, ...]:
+def _structure(score: Tensor, nearest: Tensor, good: Tensor) -> tuple[str, ...]:
+    """Residuals that go together with those of the nearest rows: a part of the function was taken for noise.
+
+    Where the hyperparameters are right, scores of neighbours are uncorrelated or, as each is predicted by the other,
+    negatively correlated.
+
+    Args:
+        score: ``n`` standardised leave-one-out residuals.
+        nearest: ``n``, those of the nearest rows.
+        good: ``n``, whether neither is flagged and the two observations differ: equal ones agree without noise.
+    """
+    one, other = (part[good].clamp(-_WIDEST, _WIDEST) for part in (score, nearest))
+    size = (one.square().sum() * other.square().sum()).sqrt()
+    together = float((one * other).sum() / size) if bool(size > 0.0) else 0.0
+    if not (together > _TOGETHER and together > _BESIDE / len(one) ** 0.5):
+        return ()
+    return (
+        f"residuals of neighbouring rows go together (correlation {together:.2f}): the fit takes part of the function "
+        "for noise, try further restarts or a kernel with shorter lengthscales",
+    )
+
+
+def _neighbours(near: Tensor, flagged: Tensor, n: int) -> tuple[str, ...]:
     """Flagged rows, of an output of n, whose nearest row is flagged too: more than scattered errors have."""
     count = int(flagged.sum())
-    if count < 2 or isinstance(model, SparseRCGP):  # which has no matrix of all rows
+    if count < 2:
         return ()
-    beside = int(flagged[model.nearest_rows()][flagged].sum())
+    beside = int(flagged[near][flagged].sum())
     chance = (count - 1.0) / (n - 1.0)
     if not beside > count * chance + _BESIDE * (count * chance * (1.0 - chance)) ** 0.5 or not 2 * beside > count:
         return ()

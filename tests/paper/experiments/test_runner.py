@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,19 @@ from rcgp_paper.experiments import (
     runs_to_make,
 )
 from rcgp_paper.experiments.runner import code_state
+
+
+class Threads(ThreadPoolExecutor):
+    """Instead of a pool of processes: each takes seconds to start, and the records are the same."""
+
+    def __init__(self, jobs, **_):
+        super().__init__(jobs)
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", Threads)
+
 
 SCRIPT = """
 import os, signal, sys, time
@@ -153,7 +167,7 @@ def _slow(config):
     return {}
 
 
-def test_progress_is_reported_while_no_run_ends(tmp_path, monkeypatch):
+def test_progress_is_reported_while_no_run_ends(threads, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_TICK", 0.02)
     reports = []
     experiment = Experiment("some", "some", configs, _slow)
@@ -170,7 +184,7 @@ def _by_parity(config):
     return ("even", "odd")[config["index"] % 2]
 
 
-def test_runs_without_their_data_are_left_out_and_recorded_ones_are_not(tmp_path):
+def test_runs_without_their_data_are_left_out_and_recorded_ones_are_not(threads, tmp_path):
     recorded(tmp_path, [{"index": 1}])
     experiment, reports = Experiment("some", "some", configs, _process, data_of=_by_parity), []
     records, failures, _ = run_experiment(
@@ -199,7 +213,7 @@ def test_runs_to_make_are_listed_without_writing(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["there", "some.jsonl"]
 
 
-def test_some_methods_are_run_and_runs_of_no_method_all(tmp_path):
+def test_some_methods_are_run_and_runs_of_no_method_all(threads, tmp_path):
     experiment = Experiment("some", "some", _methods, _process)
     records, _, _ = run_experiment(experiment, Options(splits=2, methods=("rcgp",)), tmp_path)
     assert [record.config for record in records] == [{"method": "rcgp", "index": index} for index in range(2)]
@@ -297,7 +311,7 @@ def _methods(options):
     return [{"method": method, "index": index} for index in range(options.splits) for method in ("gp", "rcgp")]
 
 
-def test_the_records_of_one_method_are_made_again_and_the_new_ones_count(tmp_path):
+def test_the_records_of_one_method_are_made_again_and_the_new_ones_count(threads, tmp_path):
     file = recorded(tmp_path, _methods(Options(splits=2)), code_state())
     lines = file.path.read_bytes()
     # All are of this code: all of the method are made again, and nothing that was never run.
@@ -315,7 +329,7 @@ def test_the_records_of_one_method_are_made_again_and_the_new_ones_count(tmp_pat
     assert len(list(file)) == 4
 
 
-def test_redo_continues_with_records_of_other_code(tmp_path):
+def test_redo_continues_with_records_of_other_code(threads, tmp_path):
     first, *others = _methods(Options(splits=2))
     file = recorded(tmp_path, others, code_state())
     recorded(tmp_path, [first], "older")
@@ -324,7 +338,7 @@ def test_redo_continues_with_records_of_other_code(tmp_path):
     assert "older" not in {record.code for record in file}
 
 
-def test_records_of_a_removed_method_are_kept_but_not_repeated(tmp_path):
+def test_records_of_a_removed_method_are_kept_but_not_repeated(threads, tmp_path):
     file = recorded(tmp_path, [*_methods(Options(splits=1)), {"method": "gone", "index": 0}], "older")
     some = Experiment("some", "some", _methods, _process)
     redone, failures, _ = run_experiment(some, Options(), tmp_path, redo="all")

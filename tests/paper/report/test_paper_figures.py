@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from marks import slow
 from rcgp_paper.experiments import EXPERIMENTS, Options, Record
 from rcgp_paper.report.figures import DRAWINGS, draw_figure
 
@@ -327,7 +328,10 @@ def test_figure_6_of_single_runs_has_no_bands():
     assert [text.get_text() for text in legends_of(figure)[0].get_texts()] == list(SPARSE)
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "figure_weights" else slow(name) for name in DRAWINGS],
+)
 def test_figures_are_drawn_as_pdf_and_png_and_the_same_each_time(name, records_of, tmp_path):
     paths = draw_figure(name, records_of(name), tmp_path)
     contents = [path.read_bytes() for path in paths]
