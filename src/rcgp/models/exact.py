@@ -220,7 +220,7 @@ class RCGP(NoisyModel):
         return self.kernel
 
     def typical_gap(self) -> float:
-        """Median distance of a row from its nearest other one, in units of the first lengthscales by default."""
+        """Median distance of a row from the nearest other one, in units of the default kernel's first lengthscales."""
         return typical_gap(self.train_X)
 
     def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:

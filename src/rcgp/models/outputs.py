@@ -272,7 +272,7 @@ class MultiOutputRCGP(RCGP):
         return (self.outputs,)
 
     def typical_gap(self) -> float:
-        """Median distance of a cell's inputs from the nearest other ones, in units of the first lengthscales."""
+        """As :meth:`RCGP.typical_gap`, of the inputs of cells."""
         return typical_gap(self.train_X[:, :-1])
 
     def _known_outputs(self) -> int:
