@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import gpytorch
 import pytest
 import torch
 
-from rcgp import AverageRCGP, MultiOutputRCGP
-from rcgp.models.defaults import default_kernel, robust_scales, typical_gap
+from rcgp import RCGP, AverageRCGP, MultiOutputRCGP
+from rcgp.models.defaults import default_kernel, longest_lengthscale, robust_scales, typical_gap
+from rcgp.training.search import shorter_starts
 
 
 def brute_force(X):
@@ -71,3 +75,26 @@ def test_outputs_at_the_same_input_have_no_gap():
     X = torch.arange(30.0, dtype=torch.float64).unsqueeze(-1)
     model = MultiOutputRCGP(X, torch.stack([torch.sin(X[:, 0]), torch.cos(X[:, 0])], dim=-1))
     assert model.typical_gap() == pytest.approx(typical_gap(X), rel=0.1)
+
+
+def test_the_longest_lengthscale_is_in_units_of_the_default_one():
+    X = torch.rand(50, 2, dtype=torch.float64) * torch.tensor([1.0, 100.0])
+    kernel = default_kernel(robust_scales(X), 1.0)
+    assert longest_lengthscale(kernel, X) == pytest.approx(1.0)
+    kernel.base_kernel.lengthscale = kernel.base_kernel.lengthscale * torch.tensor([7.0, 0.5])
+    assert longest_lengthscale(kernel, X) == pytest.approx(7.0)
+    inner = gpytorch.kernels.MaternKernel(active_dims=(1,)).double()
+    inner.lengthscale = 20.0 * robust_scales(X)[1]
+    assert longest_lengthscale(kernel + inner, X) == pytest.approx(20.0 / math.sqrt(2.0))
+    assert longest_lengthscale(gpytorch.kernels.LinearKernel(), X) == 1.0
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+def test_a_kernel_that_starts_long_is_shortened_to_the_same_gap(factor):
+    """Starts at shorter lengthscales end where neighbours no longer correlate, whatever kernel the user gives."""
+    X = factor * torch.arange(240.0, dtype=torch.float64).unsqueeze(-1)
+    y = torch.sin(torch.pi * X[:, 0] / (3.15 * factor))
+    model = RCGP(X, y, kernel=gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double())
+    model.kernel.base_kernel.lengthscale = 1e4 * factor
+    shortest = [model.kernel.base_kernel.lengthscale.item() for _ in shorter_starts(model)][-1]
+    assert 0.3 * factor < shortest <= factor

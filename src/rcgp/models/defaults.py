@@ -28,11 +28,13 @@ __all__ = [
     "default_kernel",
     "in_units",
     "kernel_of_all_columns",
+    "longest_lengthscale",
     "robust_scales",
     "robust_spread",
     "robust_spreads",
     "spread_of",
     "squared_exponential",
+    "typical_gap",
     "varying_columns",
 ]
 
@@ -191,6 +193,18 @@ def typical_gap(X: Tensor, points: Tensor | None = None) -> float:
     some = distinct[:: math.ceil(len(distinct) / _SAMPLE)]
     distances, _ = cKDTree(distinct).query(some, k=2)
     return float(np.median(np.asarray(distances)[:, 1]))
+
+
+def longest_lengthscale(kernel: gpytorch.kernels.Kernel, X: Tensor) -> float:
+    """The largest lengthscale of a kernel for ``n x d`` inputs, in units of the default ones; at least 1."""
+    units, longest = robust_scales(X) * math.sqrt(X.shape[-1]), 1.0
+    for part in kernel.modules():
+        if getattr(part, "raw_lengthscale", None) is not None:
+            own, columns = part.lengthscale.detach().to(units), part.active_dims
+            each = units if columns is None or int(columns.max()) >= len(units) else units[columns]
+            each = each if own.shape[-1] in (1, len(each)) else each.min()  # an outer kernel selects the columns
+            longest = max(longest, float((own / each).max()))
+    return longest
 
 
 def default_kernel(scales: Tensor, spread: float, columns: Tensor | None = None) -> gpytorch.kernels.Kernel:

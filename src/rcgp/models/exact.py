@@ -22,6 +22,7 @@ from rcgp.models.defaults import (
     NOISE_FLOOR,
     above,
     default_kernel,
+    longest_lengthscale,
     robust_scales,
     robust_spread,
     typical_gap,
@@ -220,8 +221,11 @@ class RCGP(NoisyModel):
         return self.kernel
 
     def typical_gap(self) -> float:
-        """Median distance of a row from the nearest other one, in units of the default kernel's first lengthscales."""
-        return typical_gap(self.train_X)
+        """Median distance of a row from the nearest other one, in units of the kernel's longest lengthscale.
+
+        Lengthscales that are shorter than the default ones count as these.
+        """
+        return typical_gap(self.train_X) / longest_lengthscale(self.kernel, self.train_X)
 
     def parameter_scales(self) -> dict[torch.nn.Parameter, Tensor]:
         """Typical size of each raw parameter that has units; the others have none."""

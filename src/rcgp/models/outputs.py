@@ -21,7 +21,7 @@ from torch import Tensor
 from rcgp.core.exact import LeaveOneOut
 from rcgp.models.cells import Cells, arranged, cell_weights
 from rcgp.models.coregion import CoregionKernel, OutputKernel, build_output_kernel, with_output
-from rcgp.models.defaults import typical_gap
+from rcgp.models.defaults import longest_lengthscale, typical_gap
 from rcgp.models.exact import MANY_ROWS, RCGP, START_ROWS
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 from rcgp.models.local_noise import LocalFactor, LocalNoise, LocalNoiseOfOutputs
@@ -273,7 +273,8 @@ class MultiOutputRCGP(RCGP):
 
     def typical_gap(self) -> float:
         """As :meth:`RCGP.typical_gap`, of the inputs of cells."""
-        return typical_gap(self.train_X[:, :-1])
+        X = self.train_X[:, :-1]
+        return typical_gap(X) / longest_lengthscale(self.kernel, X)
 
     def _known_outputs(self) -> int:
         """Number of outputs that can be predicted."""
