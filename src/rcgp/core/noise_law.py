@@ -251,11 +251,14 @@ def log_bound(row_noise: Tensor, rows: Responsibilities, first_width: float) -> 
         rows: the responsibilities.
         first_width: half-width b₀ of the density of outliers before any data.
     """
-    share = rows.share
-    noise = (1.0 - rows.outlier) * (2.0 * math.pi * row_noise).log()
-    scales = share[..., :-1] @ share.new_tensor(SCALES).log() - share[..., 1:-1] @ share.new_tensor(TAIL).log()
-    terms = rows.outlier * rows.log_outlier - 0.5 * noise - scales - torch.xlogy(share, share).sum(dim=-1)
-    shares = evidence_of_shares(by_component(share.sum(dim=-2)))
+
+    def of_components(block: Responsibilities) -> Tensor:
+        share = block.share
+        scales = share[..., :-1] @ share.new_tensor(SCALES).log() - share[..., 1:-1] @ share.new_tensor(TAIL).log()
+        return block.outlier * block.log_outlier - scales - torch.xlogy(share, share).sum(dim=-1)
+
+    terms = rows.in_blocks(of_components) - 0.5 * (1.0 - rows.outlier) * (2.0 * math.pi * row_noise).log()
+    shares = evidence_of_shares(by_component(rows.share.sum(dim=-2)))
     width = rows.width.squeeze(-1) / first_width
     prior_width = (2.0 / (width + width.reciprocal())).log()
     return terms.sum() + shares + prior_width
