@@ -15,7 +15,7 @@ settings.load_profile("rcgp")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """One worker runs a file, so that its fixtures are made once, and all files that share compiled code or a cluster."""
+    """One worker runs a file, whose fixtures are then made once, or all files that share compiled code or a cluster."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):
