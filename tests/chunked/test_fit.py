@@ -95,7 +95,8 @@ def recursion(sample, fit, y, precision=None):
     factors = None if precision is None else torch.tensor(precision)[used]
     model = sparse_model(sample, fit, torch.tensor(X)[used], torch.tensor(y)[used], factors)
     with torch.no_grad():
-        h = torch.ones(int(used.sum())) if sample.local_noise is None else sample.local_noise(model.train_X)
+        ones = torch.ones_like(model.train_y)
+        h = ones if sample.local_noise is None else sample.local_noise(model.train_X)
         row_noise = model.noise * h / (1.0 if factors is None else factors)
         predicted = few.posterior(model.train_X)
         mean, variance, law = predicted.mean - model.mean(model.train_X), predicted.variance, sample.noise_law
