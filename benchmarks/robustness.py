@@ -19,6 +19,7 @@ import functools
 import importlib.util
 import math
 import sys
+import textwrap
 import time
 import warnings
 from collections import defaultdict
@@ -603,6 +604,8 @@ the adaptive recipe of older versions has no records here.
 
 {bars}
 
+{reach}
+
 ## Error
 
 Geometric mean over data sets; 1 is the plain GP without errors. Scattered errors exclude none, t₂ noise, swapped
@@ -660,6 +663,7 @@ def page(records: Sequence[Record], half: str, image: str | None) -> str:
         missing=_missing(results),
         option=half,
         page_option="" if half == "judge" else f" --half {half}",
+        reach=_reach(results),
         bars=_bar_table(bars(results, everything)),
         errors=_error_table(results),
         heat_map="" if image is None else _HEAT_MAP.format(path=image),
@@ -692,6 +696,25 @@ def _missing(results: Results) -> str:
 def _bar_table(found: Sequence[Bar]) -> str:
     rows = [[str(bar.number), bar.text, _text(bar.figure, bar.form), bar.asked, bar.verdict] for bar in found]
     return _table(["bar", "figure", "value", "asked", ""], rows, text=2)
+
+
+def _reach(results: Results) -> str:
+    """What a GP that is told the errors reaches, and how closely cells are lost to the Student-t GP."""
+    most = [kind for kind in KINDS if kind != _HEAVY]
+    sentences = []
+    if results.cells(KINDS, "told", "clean"):
+        scattered = results.ratios(SCATTERED, "told")
+        sentences.append(
+            "For scale: a plain GP that is told which rows are wrong has a geometric mean of "
+            f"{_text(_geometric_mean(results.ratios(most, 'told')), '.3f')}, "
+            f"{_text(_share_of([ratio > 1.3 for ratio in scattered]), '.1%')} of scattered cells above 1.3, and "
+            f"{_text(_max(scattered), '.2f')} in the worst."
+        )
+    over_t = [ratio for ratio in results.ratios(KINDS, "learned", "student-t") if ratio > 1.0 + _ROUNDING]
+    if over_t:
+        close = sum(ratio <= 1.05 for ratio in over_t)
+        sentences.append(f"Of {len(over_t)} cells lost to the Student-t GP {close} are within 5 %.")
+    return "\n".join(textwrap.wrap(" ".join(sentences), 120))
 
 
 def _error_table(results: Results) -> str:
