@@ -63,8 +63,8 @@ __all__ = [
     "width_of_outliers",
 ]
 
-#: Prior counts of rows: ten with normal noise, two of the tail, one outlier. With one and a half
-#: or three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by half a point.
+#: Rows that the law has before any data, ten with normal noise, two of the tail and one outlier. With one and a half or
+#: three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by half a point.
 PRIOR_COUNTS = (10.0, 2.0, 1.0)
 
 #: Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would absorb
