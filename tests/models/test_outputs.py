@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import warnings
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
@@ -19,7 +21,9 @@ from problems_of_outputs import NOISE, TEST_X, make_data
 from rcgp import RCGP, MultiOutputRCGP, fit, fit_robust, posterior_influence
 from rcgp.models.coregion import CellKernel, CoregionKernel
 from rcgp.training.fit import fit_ordinary
+from rcgp.training.learning import Learning
 from rcgp.training.objectives import leave_one_out, marginal, weighed_evidence
+from rcgp.training.search import hyperparameters_of
 from rcgp.weights import ByOutput, Constant, InverseMultiquadric, LawWeight, SquaredExponential
 
 
@@ -532,3 +536,18 @@ def test_one_weight_given_twice_is_copied():
     weight = InverseMultiquadric()
     model = MultiOutputRCGP(X, Y, weight=[weight, weight, weight])
     assert len({id(part) for part in model.output_weights()}) == 3
+
+
+def test_an_output_at_the_limit_of_its_noise_lets_the_others_have_local_noise():
+    """The search may end at the limit itself, which no caller may set."""
+    random = np.random.default_rng(0)
+    X = torch.linspace(0.0, 6.0, 40, dtype=torch.float64).unsqueeze(-1)
+    noise = torch.stack([torch.zeros(40), 0.1 * X[:, 0]], dim=-1) * torch.from_numpy(random.standard_normal((40, 2)))
+    model = MultiOutputRCGP(X, torch.cat([X.sin(), X.cos()], dim=-1) + noise)
+    learning = Learning(model, 20, True, lambda *_: None)
+    with torch.no_grad():
+        constraint = model.raw_noise_constraint
+        model.raw_noise[0] = constraint.inverse_transform(constraint.lower_bound).expand(2)[0]
+        learning.state = replace(learning.state, parameters=hyperparameters_of(model))
+        state = learning.finish(learning._expect("start", learn=False))
+    assert math.isfinite(state.evidence)

@@ -371,9 +371,11 @@ class Learning:
         with torch.no_grad():
             K, residual = model.kernel_matrix(), model.residual()
             for output, rows in enumerate(outputs):
+                limits, variance = bounds[output], variances[output]
+                known = replace(state.learned[output], noise=variance if limits is None else variance.clamp(*limits))
                 if noiseless[output]:
                     nowhere = LocalNoise.nowhere(model.kernel, model.train_X[rows])
-                    found.append((nowhere, torch.ones_like(residual[rows]), state.learned[output]))
+                    found.append((nowhere, torch.ones_like(residual[rows]), known))
                     continue
                 found.append(
                     learn_local_noise(
@@ -383,9 +385,9 @@ class Learning:
                         residual[rows],
                         LeaveOneOut(state.cavity.mean[rows], state.cavity.variance[rows]),
                         self.relative[rows],
-                        replace(state.learned[output], noise=variances[output]),
+                        known,
                         self.widths[output],
-                        bounds[output],
+                        limits,
                     )
                 )
             local, h, learned = zip(*found, strict=True)
