@@ -130,7 +130,7 @@ def fit_robust(
         progress: as in :func:`rcgp.fit`.
 
     Returns:
-        The report. Cost O(n³) for each evaluation; it takes about three times as long as that of an ordinary GP.
+        The report. Cost O(n³) for each evaluation; it takes three to four times as long as that of an ordinary GP.
 
     Raises:
         FitError: where neither an ordinary GP nor a robust one can be computed.
