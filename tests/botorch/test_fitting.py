@@ -8,7 +8,7 @@ import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms import Normalize, Standardize, Warp
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.optim.fit import fit_gpytorch_mll_torch
 from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
@@ -389,3 +389,12 @@ def test_priors_of_the_noise_are_kept():
     model = SingleTaskRCGP(X, Y, likelihood=likelihood, covar_module=gpytorch.kernels.RBFKernel(ard_num_dims=D))
     fit(model)
     assert model.likelihood.noise.item() == pytest.approx(1.0, abs=0.05)
+
+
+def test_takes_other_methods_of_scipy_where_hyperparameters_are_shared():
+    X, Y = make_data(n=12)
+    model = SingleTaskRCGP(X, Y, input_transform=Warp(D, list(range(D))))
+    before = state(model)
+    mll = ExactMarginalLogLikelihood(model.likelihood, model)
+    fit_gpytorch_mll(mll, optimizer_kwargs={"method": "SLSQP", "options": {"ftol": 0.1}})  # a warning is an error
+    assert not torch.equal(before["covar_module.raw_outputscale"], model.covar_module.raw_outputscale)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rcgp import RCGP, fit, fit_robust
+from rcgp import RCGP, RCGPRegressor, fit, fit_robust
 from rcgp.models.defaults import add_weak_priors
 from rcgp.training.judgement import _structure, doubts_of, doubts_of_values, judge_rows
 from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw
@@ -179,3 +179,10 @@ def test_only_good_rows_tell_whether_a_function_is_taken_for_noise():
     assert _structure(wild, wild.roll(1), torch.arange(200) >= 21) == ()
     assert _structure(score, score, good & False) == ()
     assert _structure(score[:9], score[:9], good[:9]) == ()  # too few
+    assert _structure(0.1 * score, 0.1 * score, good) == ()  # far below the noise
+
+
+def test_a_function_without_noise_is_not_doubtful():
+    X = np.random.default_rng(61).random((60, 1))
+    model = RCGPRegressor().fit(X, np.sin(5.0 * X[:, 0]))
+    assert model.doubts_ == ()

@@ -228,10 +228,11 @@ def _maximise_score(
 
 
 def _jointly(objective: LeaveOneOutObjective, closure: Any = None, **kwargs: Any) -> Any:
-    """Maximise the sum over a batch with BoTorch's L-BFGS-B."""
+    """Maximise the sum over a batch with BoTorch's optimiser, L-BFGS-B by default."""
     parameters = {name: p for name, p in objective.named_parameters() if p.requires_grad}
     closure = closure or get_loss_closure_with_grads(objective, parameters)
-    kwargs["options"] = {"maxcor": _MEMORY, **(kwargs.get("options") or {})}
+    if kwargs.get("method", "L-BFGS-B") == "L-BFGS-B":  # other methods of SciPy have no such option
+        kwargs["options"] = {"maxcor": _MEMORY, **(kwargs.get("options") or {})}
     return fit_gpytorch_mll_scipy(objective, closure=closure, **kwargs)
 
 

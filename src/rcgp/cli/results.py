@@ -201,7 +201,7 @@ def write_table(table: pd.DataFrame, path: Path | None, separator: str = ",", de
 def verdict_facts(model: Any, rows: Rows, several: bool = False) -> tuple[tuple[str, str], ...]:
     """The noise law as a sentence, the coverage of the intervals, and the number of flagged rows.
 
-    The rule of flags is part of it, unless there are several targets: it is then said once.
+    With the rule of flags, unless there are several targets: the caller then prints it once.
     """
     of_good, of_all = coverage_of(rows)
     afterwards = "" if model.weight == "learned" else " It was learned after the fit and only flags rows."

@@ -184,7 +184,8 @@ def _structure(score: Tensor, nearest: Tensor, good: Tensor) -> tuple[str, ...]:
         good: ``n``, whether neither is flagged and the two observations differ: equal ones agree without noise.
     """
     one, other = (part[good].clamp(-_WIDEST, _WIDEST) for part in (score, nearest))
-    size = (one.square().sum() * other.square().sum()).sqrt()
+    # At least that of unit variances: of data without noise, residuals far below the learned one do not matter.
+    size = (one.square().sum() * other.square().sum()).sqrt().clamp_min(len(one))
     together = float((one * other).sum() / size) if bool(size > 0.0) else 0.0
     if not (together > _TOGETHER and together > _BESIDE / len(one) ** 0.5):
         return ()
