@@ -548,7 +548,7 @@ def test_whole_numbers_that_name_the_rows_are_noted(values, noted):
 @pytest.mark.parametrize(
     ("cells", "noted"),
     [
-        (["0123", "4567", "0089"], True),
+        (["0123", "0123", "4567", "0089"], True),
         (["01", "12", "07"], False),
         (["007", "12", "3"], False),
         (["0.5", "012"], False),
@@ -556,7 +556,7 @@ def test_whole_numbers_that_name_the_rows_are_noted(values, noted):
 )
 def test_codes_that_are_read_as_numbers_are_noted(cells, noted):
     _, notices = encoded(table_of(*cells, "4567" if noted else "10"))
-    assert any(f"although {cells[0]!r}, {cells[-1]!r} look like codes" in notice for notice in notices) is noted
+    assert any(f"look like codes ({cells[0]!r}, {cells[-1]!r})" in notice for notice in notices) is noted
 
 
 def test_cells_between_spaces_get_a_remedy():
@@ -569,8 +569,8 @@ def test_a_target_of_two_classes_and_one_that_is_a_line_of_a_feature_are_noted()
     X = pd.DataFrame({"x": x, "fahrenheit": 32.0 + 1.8 * x**3, "same": 5.0})
     Y = pd.DataFrame({"class": np.arange(30) % 2, "celsius": x**3, "other": x**2})
     two, line = suspicious_targets(X, Y)
-    assert two.startswith("the target 'class' has two values, 0 and 1, as classes have")
-    assert line.startswith("the target 'celsius' is a straight line of column 'fahrenheit'")
+    assert two.startswith("the target 'class' has two values, 0 and 1, which are probably classes")
+    assert line.startswith("the target 'celsius' is a linear function of column 'fahrenheit'")
     assert suspicious_targets(X, Y.head(10)) == []
     Y.loc[3, "celsius"] += 1e-6
     assert suspicious_targets(X, Y[["celsius"]]) == []

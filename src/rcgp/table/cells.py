@@ -113,7 +113,7 @@ class Cells:
         return mask
 
     def codes(self) -> list[str]:
-        """The first two texts with a zero in front, if all are digits of one length, as codes are: 00531, 08130.
+        """Two different texts with a zero in front, if all are digits of one length, as codes are: 00531, 08130.
 
         Two digits may be an hour or a month, which are numbers.
         """
@@ -124,7 +124,7 @@ class Cells:
         digits = pc.all(pc.match_substring_regex(texts, "^[0-9]{3,}$")).as_py()
         if not digits or lengths["min"] != lengths["max"]:
             return []
-        found: list[str] = texts.filter(pc.starts_with(texts, "0"))[:2].to_pylist()
+        found: list[str] = texts.filter(pc.starts_with(texts, "0")).unique()[:2].to_pylist()
         return found
 
     def where(self, keep: NDArray[np.bool_]) -> Cells:

@@ -226,7 +226,7 @@ def _learn_column(cells: Cells, kind: Kind, unasked: bool) -> tuple[Column, list
         notices.append(f"{start}: every value is the same, so it tells nothing; kept")
     if kind == "number" and (codes := cells.codes()):
         notices.append(
-            f"{start}: read as numbers, although {listed(codes, 2)} look like codes; --exclude leaves it out"
+            f"{start}: read as numbers, although its cells look like codes ({listed(codes)}); --exclude leaves it out"
         )
     if unasked and kind == "number" and _names_rows(values):
         notices.append(

@@ -47,7 +47,7 @@ def suspicious_inputs(X: pd.DataFrame, encoding: Encoding) -> list[str]:
 
 
 def suspicious_targets(X: pd.DataFrame, Y: pd.DataFrame) -> list[str]:
-    """One sentence for each target that holds two classes, and for each feature that is a straight line of a target.
+    """One sentence for each target that holds two classes, and for each feature of which a target is a linear function.
 
     Args:
         X: ``n x d`` features.
@@ -61,19 +61,19 @@ def suspicious_targets(X: pd.DataFrame, Y: pd.DataFrame) -> list[str]:
             continue
         if len(values) == 2:
             notices.append(
-                f"{start} has two values, {values[0]:g} and {values[1]:g}, as classes have: a robust fit takes the "
-                "rarer one for outliers, --weight constant does not"
+                f"{start} has two values, {values[0]:g} and {values[1]:g}, which are probably classes: a robust fit "
+                "takes the rarer one for outliers; --weight constant does not"
             )
             continue
         for feature in X.columns:
             if _on_a_line(X.loc[y.index, feature].to_numpy(), y.to_numpy()):
                 copies = "if it was made from the target, leave it out with --exclude"
-                notices.append(f"{start} is a straight line of column {shown(str(feature))}; {copies}")
+                notices.append(f"{start} is a linear function of column {shown(str(feature))}; {copies}")
     return notices
 
 
 def _on_a_line(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
-    """Whether y = a + bx up to rounding, b not 0, in every row."""
+    """Whether y, which is not constant, is a + bx up to rounding in every row."""
     low, high = int(x.argmin()), int(x.argmax())
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         line = y[low] + (x - x[low]) / (x[high] - x[low]) * (y[high] - y[low])
