@@ -62,7 +62,7 @@ def suspicious_targets(X: pd.DataFrame, Y: pd.DataFrame) -> list[str]:
         if len(values) == 2:
             notices.append(
                 f"{start} has two values, {values[0]:g} and {values[1]:g}, which are probably classes: a robust fit "
-                "takes the rarer one for outliers; --weight constant does not"
+                "may take the rarer one for outliers; --weight constant does not"
             )
             continue
         for feature in X.columns:
