@@ -12,7 +12,7 @@ import torch
 from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import learn_law
 from rcgp.models.kernel_matrix import kernel_matrix
-from rcgp.models.local_noise import POWERS, PRIOR_ROWS, LocalNoise, learn_local_noise
+from rcgp.models.local_noise import POWERS, PRIOR_ROWS, LocalNoise, averages_by_kernel, learn_local_noise
 
 
 def make_local(power=1.0, n=11):
@@ -77,7 +77,8 @@ def test_learning_finds_the_loud_half_and_keeps_a_copy_of_the_kernel():
     learned = learn_law(residual, cavity, residual.var(), ones, **options)
     with torch.no_grad():
         K = kernel_matrix(kernel, X)
-        local, h, law = learn_local_noise(kernel, X, K, residual, cavity, ones, learned, **options)
+        averages = averages_by_kernel(kernel, X, K)
+        local, h, law = learn_local_noise(averages, residual, cavity, ones, learned, **options)
         torch.testing.assert_close(h, local.at_rows(K))
     std = (law.noise * local(torch.tensor([[0.2], [0.8]], dtype=torch.float64))).sqrt()
     assert std[1] > 3.0 * std[0]  # ten, but for what the prior rows draw to the middle

@@ -99,7 +99,7 @@ def rebuild_law(fields: dict[str, Any]) -> NoiseLaw:
     return law
 
 
-def local_noises(local: LocalFactor | None) -> tuple[LocalNoise, ...]:
+def local_noises(local: LocalFactor | None) -> tuple[LocalFactor, ...]:
     """The local noise of each output that has one."""
     return local.outputs if isinstance(local, LocalNoiseOfOutputs) else () if local is None else (local,)
 
@@ -124,7 +124,8 @@ def rebuild_local_noise(
     return LocalNoise(kernel, X, squares, counts, float(description["local_power"]))
 
 
-def check_local_noise(local: LocalNoise, d: int) -> None:
+def check_local_noise(local: LocalFactor, d: int) -> None:
+    assert isinstance(local, LocalNoise)
     n = len(local.counts)
     shaped = local.X.shape == (n, d) and local.squares.shape == (n,) and local.counts.shape == (n,)
     numbers = finite((local.X, local.squares, local.counts, *local.kernel.parameters()), torch.float64)

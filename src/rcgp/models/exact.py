@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, SupportsIndex
 
@@ -29,7 +30,7 @@ from rcgp.models.defaults import (
     varying_columns,
 )
 from rcgp.models.kernel_matrix import correlations, kernel_matrix
-from rcgp.models.local_noise import LocalFactor
+from rcgp.models.local_noise import LocalFactor, NoiseAverage, averages_by_kernel
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.noise import NoisyModel
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal, PosteriorProcess, plain_attributes, same
@@ -114,6 +115,9 @@ class RCGP(NoisyModel):
     #: Whether an evaluation costs O(n).
     linear_cost: ClassVar[bool] = False
 
+    #: Whether a robust fit may let the noise differ from place to place, by :meth:`noise_averages`.
+    has_local_noise: ClassVar[bool] = True
+
     def __init__(
         self,
         train_X: Tensor,
@@ -196,6 +200,11 @@ class RCGP(NoisyModel):
     def signal_evidence(self, pseudo: PseudoData) -> Tensor:
         """ℓ, the part of the evidence of pseudo-data that involves the kernel; differentiable. Cost O(n³)."""
         return signal_evidence(self.kernel_matrix(), pseudo)
+
+    def noise_averages(self) -> Sequence[Sequence[NoiseAverage]]:
+        """Candidates for the average that local noise is, for each output. Cost O(n²)."""
+        K = self.kernel_matrix()
+        return [averages_by_kernel(self.kernel, self.train_X[rows], K[rows][:, rows]) for rows in self.output_rows()]
 
     def nearest_rows(self) -> Tensor:
         """Nearest training row of each row by the kernel's correlation, ``n``. Cost O(n²)."""

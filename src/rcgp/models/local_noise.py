@@ -12,7 +12,9 @@ exponential. At a training row the sum leaves that row out, so that h and a can 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import gpytorch
@@ -23,7 +25,16 @@ from rcgp.core.exact import LeaveOneOut
 from rcgp.core.noise_law import LearnedLaw, learn_law, local_squares
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 
-__all__ = ["POWERS", "PRIOR_ROWS", "LocalFactor", "LocalNoise", "LocalNoiseOfOutputs", "learn_local_noise"]
+__all__ = [
+    "POWERS",
+    "PRIOR_ROWS",
+    "LocalFactor",
+    "LocalNoise",
+    "LocalNoiseOfOutputs",
+    "NoiseAverage",
+    "averages_by_kernel",
+    "learn_local_noise",
+]
 
 
 #: Number n₀ of prior rows with the same noise everywhere. Mean negative log predictive density
@@ -97,7 +108,7 @@ class LocalNoiseOfOutputs:
         outputs: the factor of each output.
     """
 
-    outputs: tuple[LocalNoise, ...]
+    outputs: tuple[LocalFactor, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
         """h at ``... x q x (d + 1)`` inputs: ``... x q``."""
@@ -110,37 +121,50 @@ class LocalNoiseOfOutputs:
 
 
 #: A factor h(x) on the noise variance, from ``... x q x d`` inputs to ``... x q``.
-LocalFactor: TypeAlias = LocalNoise | LocalNoiseOfOutputs
+LocalFactor: TypeAlias = Callable[[Tensor], Tensor]
+
+#: The factor, and its values at the rows, each without its own, from ``n`` squares t and ``n`` counts c of the rows.
+NoiseAverage: TypeAlias = Callable[[Tensor, Tensor], tuple[LocalFactor, Tensor]]
+
+
+def averages_by_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor, K: Tensor) -> list[NoiseAverage]:
+    """Averages by each power of the correlation of a kernel. Cost O(n²) for each.
+
+    Args:
+        kernel: it is copied.
+        X, K: ``n x d`` inputs of the rows and their ``n x n`` kernel matrix.
+    """
+    own = copy.deepcopy(kernel).requires_grad_(False)
+
+    def with_power(power: float, squares: Tensor, counts: Tensor) -> tuple[LocalFactor, Tensor]:
+        local = LocalNoise(own, X, squares, counts, power)
+        return local, local.at_rows(K)
+
+    return [partial(with_power, power) for power in POWERS]
 
 
 def learn_local_noise(
-    kernel: gpytorch.kernels.Kernel,
-    X: Tensor,
-    K: Tensor,
+    averages: Sequence[NoiseAverage],
     residual: Tensor,
     cavity: LeaveOneOut,
     relative: Tensor,
     learned: LearnedLaw,
     first_width: float,
     bounds: tuple[float, float] | None,
-) -> tuple[LocalNoise, Tensor, LearnedLaw]:
+) -> tuple[LocalFactor, Tensor, LearnedLaw]:
     """Local noise, its factor h at each row, and its law, in turn; predictions are held fixed.
 
-    The power is the one with the largest leave-one-out density. Cost O(n²).
-
     Args:
-        kernel, X, K: the kernel, of which a copy is kept, ``n x d`` inputs, and the kernel matrix.
+        averages: the one with the largest leave-one-out density is chosen.
         residual, cavity, relative, first_width, bounds: as for :func:`~rcgp.core.noise_law.learn_law`.
         learned: the law to start from, with or without local noise.
     """
-    own = copy.deepcopy(kernel).requires_grad_(False)
 
-    def with_power(power: float) -> tuple[LocalNoise, Tensor, LearnedLaw]:
+    def by_average(average: NoiseAverage) -> tuple[LocalFactor, Tensor, LearnedLaw]:
         h, law = torch.ones_like(residual), learned
         for _ in range(_STEPS):
             flat = law.noise * relative
-            local = LocalNoise(own, X, *local_squares(law.rows, flat), power)
-            h = local.at_rows(K)
+            local, h = average(*local_squares(law.rows, flat))
             law = learn_law(
                 residual,
                 cavity,
@@ -154,4 +178,4 @@ def learn_local_noise(
             )
         return local, h, law
 
-    return max(map(with_power, POWERS), key=lambda found: float(found[2].rows.log_density.sum()))
+    return max(map(by_average, averages), key=lambda found: float(found[2].rows.log_density.sum()))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut
 from rcgp.models.defaults import NOISE_FLOOR, robust_spread
-from rcgp.models.local_noise import LocalFactor, LocalNoise
+from rcgp.models.local_noise import LocalFactor
 from rcgp.models.validation import check_variance
 from rcgp.weights import LawWeight, NoiseLaw, WeightFunction
 
@@ -158,7 +158,7 @@ class NoisyModel(gpytorch.Module):  # type: ignore[misc]
         """The weight function of one training row, for any number of values of its observation."""
         return self.frozen_weight().of_row(row)
 
-    def local_noise_of(self, outputs: Sequence[LocalNoise]) -> LocalFactor:
+    def local_noise_of(self, outputs: Sequence[LocalFactor]) -> LocalFactor:
         """The local factor of this model, given that of each output."""
         (local,) = outputs
         return local

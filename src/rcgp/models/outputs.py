@@ -24,7 +24,7 @@ from rcgp.models.coregion import CoregionKernel, OutputKernel, build_output_kern
 from rcgp.models.defaults import longest_lengthscale, typical_gap
 from rcgp.models.exact import MANY_ROWS, RCGP, START_ROWS
 from rcgp.models.kernel_matrix import correlations, dense_kernel
-from rcgp.models.local_noise import LocalFactor, LocalNoise, LocalNoiseOfOutputs
+from rcgp.models.local_noise import LocalFactor, LocalNoiseOfOutputs
 from rcgp.models.means import MeanLike, OutputMeans, build_mean
 from rcgp.models.posterior import MultiOutputNormal, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_sample_weight, check_test_inputs
@@ -215,7 +215,7 @@ class MultiOutputRCGP(RCGP):
             )
         )
 
-    def local_noise_of(self, outputs: Sequence[LocalNoise]) -> LocalFactor:
+    def local_noise_of(self, outputs: Sequence[LocalFactor]) -> LocalFactor:
         """The local factor at inputs (x, t), given that of each output."""
         return LocalNoiseOfOutputs(tuple(outputs))
 

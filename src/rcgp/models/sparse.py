@@ -53,6 +53,9 @@ class SparseRCGP(RCGP):
         torch.Size([20, 1])
     """
 
+    #: An estimator of many rows learns it on a sample.
+    has_local_noise = False
+
     inducing_points: Tensor
 
     def __init__(

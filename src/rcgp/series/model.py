@@ -53,6 +53,7 @@ class MarkovRCGP(RCGP):
 
     #: An evaluation costs O(n): starts of a fit are tried on all rows up to some thousand.
     linear_cost: ClassVar[bool] = True
+    has_local_noise = False
 
     _ordered: tuple[Tensor, Tensor, Axis] | None = None
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from rcgp.core.exact import LeaveOneOut, condition
 from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, log_bound
 from rcgp.core.pseudo import PseudoData, pseudo_data
-from rcgp.models import RCGP, SparseRCGP
+from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.models.local_noise import LocalFactor, LocalNoise, learn_local_noise
@@ -112,7 +112,7 @@ class Learning:
 
     def __init__(self, model: RCGP, max_iterations: int, local_noise: bool, report: Progress) -> None:
         self.model, self.max_iterations = model, max_iterations
-        self.local_noise = local_noise and not (isinstance(model, SparseRCGP) or model.linear_cost)
+        self.local_noise = local_noise and model.has_local_noise
         residual = model.residual().detach()
         self.widths = [OUTLIER_WIDTH * robust_spread(residual[rows]) for rows in model.output_rows()]
         self.relative = model.relative_noise()
@@ -367,9 +367,9 @@ class Learning:
         ]
         if not self.local_noise or all(noiseless) or state.learned is None or state.cavity is None:
             return best
-        outputs, found = model.output_rows(), []
+        outputs, found = model.output_rows(), list[tuple[LocalFactor, Tensor, LearnedLaw]]()
         with torch.no_grad():
-            K, residual = model.kernel_matrix(), model.residual()
+            averages, residual = model.noise_averages(), model.residual()
             for output, rows in enumerate(outputs):
                 limits, variance = bounds[output], variances[output]
                 known = replace(state.learned[output], noise=variance if limits is None else variance.clamp(*limits))
@@ -379,9 +379,7 @@ class Learning:
                     continue
                 found.append(
                     learn_local_noise(
-                        model.kernel,
-                        model.train_X[rows],
-                        K[rows][:, rows],
+                        averages[output],
                         residual[rows],
                         LeaveOneOut(state.cavity.mean[rows], state.cavity.variance[rows]),
                         self.relative[rows],
