@@ -61,6 +61,7 @@ __all__ = [
     "log_bound",
     "weigh_rows",
     "width_of_outliers",
+    "without_tail",
 ]
 
 #: Rows that the law has before any data, ten with normal noise, two of the tail and one outlier. With one and a half or
@@ -146,6 +147,12 @@ def learn_law(
             noise = _updated_noise(rows, noise).clamp(*bounds)
         rows = rows_of(counts, noise, b)
     return LearnedLaw(NoiseLaw.of_counts(counts, float(b)), noise, counts, rows)
+
+
+def without_tail(counts: Tensor) -> Tensor:
+    """``3`` counts with those of the tail, but for its prior, added to normal noise."""
+    tail = counts.new_tensor(PRIOR_COUNTS[1])
+    return torch.stack([counts[0] + counts[1] - tail, tail, counts[2]])
 
 
 def _updated_width(rows: Responsibilities, width: Tensor, first: Tensor) -> Tensor:

@@ -12,17 +12,18 @@ exponential. At a training row the sum leaves that row out, so that h and a can 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 import gpytorch
+import scipy.optimize
 import torch
 from torch import Tensor
 
-from rcgp.core.exact import LeaveOneOut
-from rcgp.core.noise_law import LearnedLaw, learn_law, local_squares
+from rcgp.core.noise_law import LearnedLaw, local_squares
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 
 __all__ = [
@@ -45,9 +46,9 @@ PRIOR_ROWS = 10.0
 #: Candidate powers of the correlation: the lengthscales of the function, their half and their quarter.
 POWERS = (1.0, 4.0, 16.0)
 
-# Turns of local noise and law, and steps of the law in each: an apparent heavy tail becomes local noise, and
-# more turns change little.
-_STEPS = 3
+# Logarithms of the level of the prior rows: range in which it is looked for, below the largest local factor, and
+# precision.
+_RANGE, _PRECISION = 50.0, 1e-6
 
 # Inputs of an evaluation at a time.
 _ROWS = 256
@@ -70,12 +71,6 @@ class LocalNoise:
     squares: Tensor
     counts: Tensor
     power: float = 1.0
-
-    @classmethod
-    def nowhere(cls, kernel: gpytorch.kernels.Kernel, X: Tensor) -> LocalNoise:
-        """Noise that is the same everywhere, h = 1, of rows with ``n x d`` inputs."""
-        nothing = torch.zeros_like(X[:, 0])
-        return cls(copy.deepcopy(kernel).requires_grad_(False), X, nothing, nothing)
 
     def __call__(self, x: Tensor) -> Tensor:
         """h at ``... x q x d`` inputs: ``... x q``. Cost O(nq), in small parts."""
@@ -144,38 +139,56 @@ def averages_by_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor, K: Tensor) ->
 
 
 def learn_local_noise(
-    averages: Sequence[NoiseAverage],
-    residual: Tensor,
-    cavity: LeaveOneOut,
-    relative: Tensor,
+    average: NoiseAverage,
+    learn: Callable[[Tensor, LearnedLaw], LearnedLaw],
     learned: LearnedLaw,
-    first_width: float,
-    bounds: tuple[float, float] | None,
+    relative: Tensor,
+    limits: tuple[float, float] | None,
+    turns: int = 1,
 ) -> tuple[LocalFactor, Tensor, LearnedLaw]:
-    """Local noise, its factor h at each row, and its law, in turn; predictions are held fixed.
+    """Local noise, its factor h at each row, and the law, in turn; predictions are held fixed.
 
     Args:
-        averages: the one with the largest leave-one-out density is chosen.
-        residual, cavity, relative, first_width, bounds: as for :func:`~rcgp.core.noise_law.learn_law`.
-        learned: the law to start from, with or without local noise.
+        average: of squares and counts.
+        learn: steps of the law, given ``n`` factors h and the law before.
+        learned: the law to start from.
+        relative: ``n`` known factors on the noise variance.
+        limits: of σ²; ``None`` holds it fixed.
+        turns: how often.
     """
+    for _ in range(turns):
+        squares, counts = local_squares(learned.rows, learned.noise * relative)
+        if limits is not None:
+            level = _level(counts, average(torch.zeros_like(squares), counts)[1], average(squares, counts)[1])
+            noise = (learned.noise * level).clamp(*limits)
+            squares, learned = squares * (learned.noise / noise), replace(learned, noise=noise)
+        local, h = average(squares, counts)
+        learned = learn(h, learned)
+    return local, h, learned
 
-    def by_average(average: NoiseAverage) -> tuple[LocalFactor, Tensor, LearnedLaw]:
-        h, law = torch.ones_like(residual), learned
-        for _ in range(_STEPS):
-            flat = law.noise * relative
-            local, h = average(*local_squares(law.rows, flat))
-            law = learn_law(
-                residual,
-                cavity,
-                law.noise,
-                relative * h,
-                first_width,
-                bounds=bounds,
-                counts=law.counts,
-                width=law.law.width,
-                steps=_STEPS,
-            )
-        return local, h, law
 
-    return max(map(by_average, averages), key=lambda found: float(found[2].rows.log_density.sum()))
+def _level(counts: Tensor, prior: Tensor, h: Tensor) -> float:
+    """The level m of the prior rows that is most likely given the noise variances: their harmonic mean.
+
+    With prior rows at m the local noise variance is τ_i = m p_i + (h_i − p_i), where p_i is the part of h_i that comes
+    from the prior rows. m = Σ_i c_i / Σ_i (c_i / τ_i) has one solution.
+
+    Args:
+        counts: ``n`` counts c of the rows.
+        prior: ``n`` parts p.
+        h: ``n`` factors with the prior rows at one.
+    """
+    own = (h - prior).clamp_min(0.0)
+    largest, total = float((own / (1.0 - prior)).nan_to_num(0.0, 0.0).max()), counts.sum()
+    if not largest > 0.0:
+        return 1.0  # no row has another one near it
+
+    def excess(log_level: float) -> float:
+        level = math.exp(log_level)
+        return log_level + float(((counts / (level * prior + own)).sum() / total).log())
+
+    upper = math.log(largest) + _PRECISION
+    lower = upper - _RANGE
+    if not excess(lower) < 0.0 < excess(upper):
+        return 1.0
+    return math.exp(scipy.optimize.brentq(excess, lower, upper, xtol=_PRECISION))

@@ -17,14 +17,12 @@ import torch
 from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut, condition
-from rcgp.core.noise_law import WIDE, LearnedLaw, first_weights, learn_law, log_bound
-from rcgp.core.pseudo import PseudoData, pseudo_data
+from rcgp.core.noise_law import WIDE
 from rcgp.models import RCGP
-from rcgp.models.defaults import robust_spread
 from rcgp.models.kernel_matrix import dense_kernel
-from rcgp.models.local_noise import LocalFactor, LocalNoise, learn_local_noise
-from rcgp.training.objectives import log_prior, weighed_evidence
-from rcgp.training.rows import cavity_by_law, joined, spreads_of
+from rcgp.training.expectation import Expectation, State
+from rcgp.training.objectives import weighed_evidence
+from rcgp.training.rows import cavity_by_law
 from rcgp.training.search import (
     NUMERICAL_ERRORS,
     Outcome,
@@ -36,8 +34,6 @@ from rcgp.training.search import (
     scale_lengthscales,
     shorter_starts,
 )
-from rcgp.weights import NoiseLaw
-from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
 __all__ = ["Learning", "Round", "State"]
 
@@ -67,7 +63,7 @@ class Round:
     """One expectation step of a robust fit.
 
     Attributes:
-        name: "start", "search", "all rows", "local noise", "finish" or "afresh".
+        name: "start", "search", "all rows", "local noise", "finish" or "reweigh".
         evaluations: of the objective, until then.
         evidence: F after it.
         kept: sum of the squared weights before any local scale, the number of rows that the model effectively keeps.
@@ -79,48 +75,18 @@ class Round:
     kept: float
 
 
-@dataclass(frozen=True)
-class State:
-    """Where a robust fit is: hyperparameters, and what each row counts."""
-
-    parameters: list[Tensor]
-    weight: Tensor  # n, w̃
-    slope: Tensor  # n, ∂_y log w̃²
-    good: Tensor  # n, probability that a row is no outlier
-    local: LocalFactor | None
-    h: Tensor  # n, local factors on the noise variance
-    learned: tuple[LearnedLaw, ...] | None = None  # law of each output, and its rows; None before the first step
-    cavity: LeaveOneOut | None = None
-    search: Outcome | None = None
-    evidence: float = -math.inf
-
-    @property
-    def flags_rows(self) -> bool:
-        """Whether any row is flagged."""
-        return self.learned is not None and any(
-            bool((learned.rows.outlier_probability > FLAGGED).any()) for learned in self.learned
-        )
-
-    @property
-    def laws(self) -> tuple[NoiseLaw, ...]:
-        """The noise law of each output; none before the first step."""
-        return tuple(learned.law for learned in self.learned or ())
-
-
 class Learning:
     """Expectation and maximisation steps on one model."""
 
     def __init__(self, model: RCGP, max_iterations: int, local_noise: bool, report: Progress) -> None:
         self.model, self.max_iterations = model, max_iterations
         self.local_noise = local_noise and model.has_local_noise
-        residual = model.residual().detach()
-        self.widths = [OUTLIER_WIDTH * robust_spread(residual[rows]) for rows in model.output_rows()]
-        self.relative = model.relative_noise()
-        self.worth = _GAIN * len(self.relative)  # what another search or expectation step has to gain
+        self.expectation = Expectation(model)
+        self.worth = _GAIN * len(model.train_y)  # what another search or expectation step has to gain
         self.search = Search(model, self._objective, report)
         self.rounds: list[Round] = []
         self.iterations = 0
-        self.last, self.state = Outcome(-math.inf, self.search.read()), self._first(WIDE)
+        self.last, self.state = Outcome(-math.inf, self.search.read()), self.expectation.first(WIDE)
 
     def explore(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
         """A short search from each start, on a sample where rows are many: the best state, and F of each start."""
@@ -134,7 +100,7 @@ class Learning:
                 return self._lifted(best, sample), found
         except NUMERICAL_ERRORS:
             pass
-        return self._first(WIDE), found
+        return self.expectation.first(WIDE), found
 
     def finish(self, best: State, goal: float = -math.inf) -> State:
         """Searches of all rows, each with its expectation steps, as long as the evidence grows by them.
@@ -143,16 +109,24 @@ class Learning:
             best: where to start.
             goal: evidence to be reached; given up early where it clearly cannot be.
         """
-        self._back_to(best)
+        best = self._climb(self._back_to(best), goal)
+        while best.evidence > -math.inf:
+            before, best = best.evidence, self._reweighed()
+            if not best.evidence > before + self.worth:
+                break
+            best = self._climb(best, goal)
+        return replace(best, search=self.last)
+
+    def _climb(self, best: State, goal: float) -> State:
+        """Searches of all rows and expectation steps, in turn, as long as the evidence grows by them."""
         for _ in range(_FINISHES if best.evidence > -math.inf else 0):
             before = best.evidence
             self._search(_FINE, self.max_iterations, goal - before)
             best = self._better(best, self._settle(before))
-            best = self._better(best, self._afresh())
             best = self._localised(best)
             if not best.evidence > before + self.worth:
                 break
-        return replace(best, search=self.last)
+        return best
 
     def _best_start(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
         """The best state after short searches from longer lengthscales, the given start and random ones, and F of each.
@@ -164,7 +138,7 @@ class Learning:
         given, *random = self.search.starts(restarts, seed)
         scale_lengthscales(model, _LONG)
         smooth = self.search.read()
-        wide, narrow = self._first(WIDE), self._first(_NARROW)
+        wide, narrow = self.expectation.first(WIDE), self.expectation.first(_NARROW)
         states = [self._try(smooth, narrow), *(self._try(start, wide) for start in (given, *random))]
         best = max(states, key=attrgetter("evidence"))
         restore_hyperparameters(model, first)
@@ -199,52 +173,40 @@ class Learning:
         Where an evaluation costs O(n), by expectation steps on all rows under the sample's law.
         """
         model = self.model
-        if model.linear_cost and sampled.learned is not None:
-            self._back_to(sampled)
-            self.state = replace(self._first(WIDE), learned=sampled.learned)
-            with torch.no_grad():
-                self._weigh(cavity_by_law(model, sampled.laws, self.state.h), learn=False)
-            return self._expect("all rows")
+        self._back_to(sampled)
+        state = replace(self.expectation.first(WIDE), learned=sampled.learned)
         with torch.no_grad():
-            with self._only(sample):
-                self._back_to(sampled)
-                posterior, X = condition(model.kernel_matrix(), self._pseudo()), model.train_X
-            cross = dense_kernel(model.kernel, model.train_X, X)
-            mean, variance = posterior.mean(cross), posterior.variance(cross, model.kernel(model.train_X, diag=True))
-            if sampled.cavity is not None:
-                mean[sample], variance[sample] = sampled.cavity
-            self.state = replace(self._first(WIDE), learned=sampled.learned)
-            self._weigh(LeaveOneOut(mean, variance.clamp_min(0.0)), learn=False)
+            if model.linear_cost:
+                cavity = cavity_by_law(model, sampled.laws, state.h)
+            else:
+                with self._only(sample):
+                    posterior, X = condition(model.kernel_matrix(), self.expectation.pseudo(sampled)), model.train_X
+                cross, prior_variance = (
+                    dense_kernel(model.kernel, model.train_X, X),
+                    model.kernel(model.train_X, diag=True),
+                )
+                mean, variance = posterior.mean(cross), posterior.variance(cross, prior_variance)
+                if sampled.cavity is not None:
+                    mean[sample], variance[sample] = sampled.cavity
+                cavity = LeaveOneOut(mean, variance.clamp_min(0.0))
+            self.state = self.expectation.weighed(state, cavity, learn=False)
         return self._expect("all rows")
 
     @contextmanager
     def _only(self, rows: Tensor) -> Iterator[None]:
         """The model with some of its rows, for as long as it takes."""
-        model, relative = self.model, self.relative
+        model = self.model
         data = model.train_X, model.train_y, model.sample_weight
         try:
             model.train_X, model.train_y = model.train_X[rows], model.train_y[rows]
             model.sample_weight = None if model.sample_weight is None else model.sample_weight[rows]
-            self.relative = relative[rows]
             yield
         finally:
             model.train_X, model.train_y, model.sample_weight = data
-            self.relative = relative
-
-    def _first(self, threshold: float) -> State:
-        """The first weights, at the present hyperparameters."""
-        residual = self.model.residual().detach()
-        weight = first_weights(residual, spreads_of(self.model, residual), threshold)
-        nothing, ones = torch.zeros_like(weight), torch.ones_like(weight)
-        return State(hyperparameters_of(self.model), weight, nothing, weight.square(), None, ones)
 
     def _objective(self, model: RCGP) -> Tensor:
         """What the maximisation step maximises, weights held fixed."""
         return weighed_evidence(model, self.state.weight, self.state.slope, self.state.good)
-
-    def _pseudo(self) -> PseudoData:
-        model, state = self.model, self.state
-        return pseudo_data(model.residual(), state.weight, state.slope, model.row_noise())
 
     def _search(self, tolerance: float, iterations: int, gain: float = -math.inf) -> None:
         """Hyperparameters from where they are; as they were where the objective cannot be computed.
@@ -266,27 +228,28 @@ class Learning:
         before = self.state
         try:
             with torch.no_grad():
-                self._weigh(self.model.latent_leave_one_out(self._pseudo()), learn=learn, noise=noise)
-                value = self._bound()
+                cavity = self.model.latent_leave_one_out(self.expectation.pseudo(before))
+                self.state = self.expectation.weighed(before, cavity, learn=learn, noise=noise)
+                value = self.expectation.bound(self.state)
         except NUMERICAL_ERRORS:
             value = -math.inf
         if not math.isfinite(value):
             return replace(self._back_to(before), evidence=-math.inf)
         self.state = replace(self.state, evidence=value)
-        kept = sum(float(learned.rows.precision.sum()) for learned in self.state.learned or ())
-        self.rounds.append(Round(name, self.search.evaluations, value, kept))
+        self.rounds.append(Round(name, self.search.evaluations, value, self.state.kept))
         return self.state
 
-    def _settle(self, evidence: float) -> State:
-        """Expectation steps after a search, as long as the evidence is clearly below what it was, and grows.
+    def _settle(self, evidence: float, name: str = "finish") -> State:
+        """Expectation steps as long as the evidence clearly grows by them, or has yet to recover.
 
         After a search that moved far one step is not enough: rows were predicted by weights that no longer fit.
         """
-        state = self._expect("finish", noise=False)
-        while -math.inf < state.evidence < evidence - _WORTH:
-            before, state = state, self._expect("finish", noise=False)
-            if not state.evidence > before.evidence + self.worth:
-                return state if state.evidence > before.evidence else self._back_to(before)
+        state = self._expect(name, noise=False)
+        while state.evidence > evidence + self.worth or -math.inf < state.evidence < evidence - _WORTH:
+            before, state = state, self._expect(name, noise=False)
+            if not state.evidence > before.evidence:
+                return self._back_to(before)
+            evidence = before.evidence
         return state
 
     def _better(self, best: State, after: State) -> State:
@@ -298,101 +261,33 @@ class Learning:
         restore_hyperparameters(self.model, state.parameters)
         return state
 
-    def _afresh(self) -> State:
+    def _reweighed(self) -> State:
         """Weigh all rows anew at the present hyperparameters and law, if the evidence grows by it.
 
         Good rows that lost their weight together, before the hyperparameters were good, cannot be predicted without
         each other, and would stay lost.
         """
         model, state = self.model, self.state
-        if not any(bool((learned.rows.precision < 0.5).any()) for learned in state.learned or ()):
+        if not any(bool((learned.rows.precision < 0.5).any()) for learned in state.learned):
             return state  # none has lost its weight
         try:
             with torch.no_grad():
-                self._weigh(cavity_by_law(model, state.laws, state.h), learn=False)
+                cavity = cavity_by_law(model, state.laws, state.h)
+                self.state = self.expectation.weighed(state, cavity, learn=False)
         except NUMERICAL_ERRORS:
             return self._back_to(state)
-        tried = self._expect("afresh", noise=False)
+        tried = self._expect("reweigh", noise=False)
         return tried if tried.evidence > state.evidence else self._back_to(state)
 
-    def _weigh(self, cavity: LeaveOneOut, *, learn: bool, noise: bool = False) -> None:
-        """Law and weights from predictions of each row without itself; see :meth:`_expect`."""
-        model, state, residual = self.model, self.state, self.model.residual()
-        outputs, variances, bounds = model.output_rows(), model.noise.detach().reshape(-1), model.noise_bounds()
-        learned = []
-        for output, rows in enumerate(outputs):
-            before = None if state.learned is None else state.learned[output]
-            learned.append(
-                learn_law(
-                    residual[rows],
-                    LeaveOneOut(cavity.mean[rows], cavity.variance[rows]),
-                    variances[output],
-                    (self.relative * state.h)[rows],
-                    self.widths[output],
-                    bounds=bounds[output] if noise else None,
-                    counts=None if before is None else before.counts,
-                    width=None if before is None else before.law.width,
-                    learn=learn,
-                )
-            )
-        if learn and noise and model.raw_noise.requires_grad:
-            model.noise = torch.stack([found.noise for found in learned])
-        self.state = replace(
-            state,
-            parameters=hyperparameters_of(model),
-            weight=(joined(outputs, [found.rows.precision for found in learned]) / state.h).sqrt(),
-            slope=joined(outputs, [found.rows.slope for found in learned]) * state.h,
-            good=joined(outputs, [1.0 - found.rows.outlier for found in learned]),
-            learned=tuple(learned),
-            cavity=cavity,
-        )
-
-    def _bound(self) -> float:
-        """F of the present state. Cost n³/3."""
-        model, state, residual = self.model, self.state, self.model.residual()
-        row_noise = model.row_noise().expand_as(residual)
-        plain = pseudo_data(residual, state.weight, torch.zeros_like(residual), row_noise)
-        bound = model.signal_evidence(plain) + log_prior(model)
-        for rows, learned, width in zip(model.output_rows(), state.learned or (), self.widths, strict=True):
-            bound = bound + log_bound((row_noise * state.h)[rows], learned.rows, width)
-        return float(bound)
-
     def _localised(self, best: State) -> State:
-        """Let the noise differ from place to place, if there is any and the evidence clearly grows by it."""
+        """Let the noise differ from place to place, if the evidence clearly grows by it."""
         state = self._back_to(best)
-        model, variances, bounds = self.model, self.model.noise.detach().reshape(-1), self.model.noise_bounds()
-        noiseless = [
-            limits is not None and float(variance) <= _NO_NOISE * limits[0]
-            for variance, limits in zip(variances, bounds, strict=True)
-        ]
-        if not self.local_noise or all(noiseless) or state.learned is None or state.cavity is None:
+        if not self.local_noise or state.local is not None or state.cavity is None:
             return best
-        outputs, found = model.output_rows(), list[tuple[LocalFactor, Tensor, LearnedLaw]]()
         with torch.no_grad():
-            averages, residual = model.noise_averages(), model.residual()
-            for output, rows in enumerate(outputs):
-                limits, variance = bounds[output], variances[output]
-                known = replace(state.learned[output], noise=variance if limits is None else variance.clamp(*limits))
-                if noiseless[output]:
-                    nowhere = LocalNoise.nowhere(model.kernel, model.train_X[rows])
-                    found.append((nowhere, torch.ones_like(residual[rows]), known))
-                    continue
-                found.append(
-                    learn_local_noise(
-                        averages[output],
-                        residual[rows],
-                        LeaveOneOut(state.cavity.mean[rows], state.cavity.variance[rows]),
-                        self.relative[rows],
-                        known,
-                        self.widths[output],
-                        limits,
-                    )
-                )
-            local, h, learned = zip(*found, strict=True)
-            if model.raw_noise.requires_grad:
-                model.noise = torch.stack([law.noise for law in learned])
-            factors = joined(outputs, list(h))
-            self.state = replace(state, local=model.local_noise_of(local), h=factors, learned=learned)
-            self._weigh(state.cavity, learn=False)
-        tried = self._expect("local noise")
+            found = self.expectation.with_local_noise(state)
+        if found is None:
+            return best
+        self.state = found
+        tried = self._settle(best.evidence, "local noise")
         return tried if tried.evidence > best.evidence + _WORTH else self._back_to(best)

@@ -174,7 +174,7 @@ def _fit(
     restore_hyperparameters(model, found)
     last: FitReport | Outcome
     needed = normal_evidence + (_shares_of_all_normal(model) if best.flags_rows else 0.0)
-    if best.learned is not None and best.cavity is not None and best.search is not None and best.evidence > needed:
+    if best.learned and best.cavity is not None and best.search is not None and best.evidence > needed:
         restore_hyperparameters(model, best.parameters)
         model.weight, last = model.weight_by_law(best.laws, best.cavity, best.h), best.search
         model.local_noise = best.local
