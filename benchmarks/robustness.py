@@ -119,7 +119,8 @@ def _learned(X: Tensor, y: Tensor) -> Fitted:
         with torch.no_grad():
             posterior = model.posterior(x)
             mean, variance, noise = posterior.mean, posterior.variance, model.noise_scale(x)
-            density = law.log_density(torch.from_numpy(test_y) - mean, variance, noise)
+            y = torch.from_numpy(test_y)
+            density = law.log_density(y - mean, variance, noise, y - model.mean(x))
             low, high = (mean + law.quantile(torch.full_like(mean, q), variance, noise) for q in (0.025, 0.975))
         return Prediction(mean.numpy(), density.numpy(), low.numpy(), high.numpy(), np.full(len(test_y), math.nan))
 

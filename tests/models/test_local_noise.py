@@ -14,6 +14,8 @@ from rcgp.core.noise_law import learn_law
 from rcgp.models.kernel_matrix import kernel_matrix
 from rcgp.models.local_noise import POWERS, PRIOR_ROWS, LocalNoise, averages_by_kernel, learn_local_noise
 
+LIMITS = (1e-12, 1e12)
+
 
 def make_local(power=1.0, n=11):
     random = np.random.default_rng(0)
@@ -66,19 +68,30 @@ def test_equal_noise_gives_the_factor_one():
     torch.testing.assert_close(same(local.X), torch.ones(11, dtype=torch.float64))
 
 
-def test_learning_finds_the_loud_half_and_keeps_a_copy_of_the_kernel():
+@pytest.fixture(scope="module")
+def two_levels():
+    """Residuals ten times as large in one half, the average by the kernel, and steps of their law."""
     random = np.random.default_rng(0)
     X = torch.linspace(0.0, 1.0, 200, dtype=torch.float64).unsqueeze(-1)
     residual = torch.tensor(random.standard_normal(200) * np.where(X[:, 0] < 0.5, 0.1, 1.0))
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 0.1
-    cavity, ones = LeaveOneOut(torch.zeros_like(residual), torch.zeros_like(residual)), torch.ones_like(residual)
-    options = {"first_width": 5.0, "bounds": (1e-12, 1e12)}
-    learned = learn_law(residual, cavity, residual.var(), ones, **options)
+    cavity = LeaveOneOut(torch.zeros_like(residual), torch.zeros_like(residual))
+
+    def learn(h, before):
+        counts, width = (None, None) if before is None else (before.counts, before.law.width)
+        noise = residual.var() if before is None else before.noise
+        return learn_law(residual, cavity, noise, h, 5.0, bounds=LIMITS, counts=counts, width=width)
+
     with torch.no_grad():
         K = kernel_matrix(kernel, X)
-        averages = averages_by_kernel(kernel, X, K)
-        local, h, law = learn_local_noise(averages, residual, cavity, ones, learned, **options)
+        return kernel, X, K, averages_by_kernel(kernel, X, K)[0], learn, learn(torch.ones_like(residual), None)
+
+
+def test_learning_finds_the_loud_half_and_keeps_a_copy_of_the_kernel(two_levels):
+    kernel, X, K, average, learn, learned = two_levels
+    with torch.no_grad():
+        local, h, law = learn_local_noise(average, learn, learned, torch.ones(200).double(), LIMITS, turns=3)
         torch.testing.assert_close(h, local.at_rows(K))
     std = (law.noise * local(torch.tensor([[0.2], [0.8]], dtype=torch.float64))).sqrt()
     assert std[1] > 3.0 * std[0]  # ten, but for what the prior rows draw to the middle
@@ -88,3 +101,45 @@ def test_learning_finds_the_loud_half_and_keeps_a_copy_of_the_kernel():
     torch.testing.assert_close(local(X), before, rtol=0.0, atol=0.0)
     assert not any(parameter.requires_grad for parameter in local.kernel.parameters())
     assert not before.requires_grad
+
+
+def test_local_noise_settles_where_its_harmonic_mean_is_one(two_levels):
+    """Otherwise the noise variance would fall without end, and the local factors grow."""
+    *_, average, learn, learned = two_levels
+    ones = torch.ones(200, dtype=torch.float64)
+    with torch.no_grad():
+        _, _, few = learn_local_noise(average, learn, learned, ones, LIMITS, turns=10)
+        _, h, many = learn_local_noise(average, learn, few, ones, LIMITS, turns=100)
+    assert many.noise.item() == pytest.approx(few.noise.item(), rel=0.02)
+    counts = 1.0 - many.rows.outlier
+    assert (counts / h).sum().item() == pytest.approx(counts.sum().item(), rel=1e-3)
+
+
+def test_local_noise_does_not_depend_on_the_unit_of_the_noise_variance(two_levels):
+    *_, average, _, learned = two_levels
+    ones, found = torch.ones(200, dtype=torch.float64), []
+    for unit in (1.0, 1e6):
+
+        def kept(h, before):
+            return before
+
+        start = replace(learned, noise=learned.noise / unit)
+        _, h, law = learn_local_noise(average, kept, start, ones, LIMITS)
+        found.append(law.noise * h)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=0.0)
+
+
+def test_a_fixed_noise_variance_stays():
+    local = make_local()
+    learned = learn_law(
+        local.squares, LeaveOneOut(0.0 * local.squares, 0.0 * local.squares), torch.tensor(2.0).double(),
+        torch.ones_like(local.squares), 5.0, bounds=None,
+    )  # fmt: skip
+
+    def average(squares, counts):
+        factor = replace(local, squares=squares, counts=counts)
+        return factor, factor(local.X)
+
+    _, h, law = learn_local_noise(average, lambda h, before: before, learned, torch.ones_like(local.squares), None)
+    assert law.noise == 2.0
+    assert (h != 1.0).any()

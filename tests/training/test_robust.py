@@ -159,7 +159,7 @@ def test_restarted_weights_are_kept_if_the_evidence_grows():
             LeaveOneOut(0.0 * ones, ones),
             model.noise,
             ones,
-            learning.widths[0],
+            learning.expectation.widths[0],
             bounds=None,
             counts=counts,
             learn=False,
@@ -167,10 +167,10 @@ def test_restarted_weights_are_kept_if_the_evidence_grows():
     learning.state = replace(learning.state, weight=weight, learned=(prior,))
     for _ in range(6):
         stuck = learning._expect("finish")
-    found = learning._afresh()
+    found = learning._reweighed()
     assert found.evidence > stuck.evidence + 5.0
     assert learning.state is found
-    assert learning._afresh().evidence >= found.evidence
+    assert learning._reweighed().evidence >= found.evidence
 
 
 @pytest.mark.parametrize("loud", [1e-8, 1.0])

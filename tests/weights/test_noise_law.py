@@ -241,8 +241,32 @@ def test_predictive_density_is_the_mixture_of_inliers(name):
 def test_the_predictive_density_integrates_to_one():
     deviation = torch.linspace(-120, 120, 200_001, dtype=torch.float64)
     variance, noise = torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)
-    density = LAW.log_density(deviation, variance.expand_as(deviation), noise.expand_as(deviation)).exp()
-    assert torch.trapezoid(density, deviation).item() == pytest.approx(1.0, abs=1e-9)
+    parts = deviation, variance.expand_as(deviation), noise.expand_as(deviation)
+    assert torch.trapezoid(LAW.log_density(*parts).exp(), deviation).item() == pytest.approx(1.0, abs=1e-9)
+    residual = deviation + 3.0
+    far = 2.0 * LAW.outlier_share / math.pi * math.atan(LAW.width / 120.0)  # of the outliers, beyond the grid
+    whole = torch.trapezoid(LAW.log_density(*parts, residual).exp(), deviation).item()
+    assert whole == pytest.approx(1.0 - far, rel=2e-4)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_the_density_of_an_observation_that_may_be_an_outlier_is_the_mixture_with_them(name):
+    law = LAWS[name]
+    e, mean, variance, noise = make_rows()
+    inlier, both = (law.log_density(*tensors(e - mean, variance, noise), part) for part in (None, torch.tensor(e)))
+    expected = (1.0 - law.outlier_share) * np.exp(inlier.numpy())
+    if law.outlier_share:
+        expected += law.outlier_share * scipy.stats.cauchy.pdf(e, scale=law.width)
+    seen = expected > 1e-300
+    np.testing.assert_allclose(both[seen], np.log(expected[seen]), rtol=1e-10)
+    assert both.isfinite().all()
+
+
+@pytest.mark.parametrize("far", [1e160, -1e300])
+def test_the_density_of_an_absurd_observation_is_that_of_an_outlier(far):
+    e, variance, noise = tensors(far, 0.5, 2.0)
+    expected = math.log(LAW.outlier_share * LAW.width / math.pi) - 2.0 * math.log(abs(far))
+    assert LAW.log_density(e, variance, noise, e).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", LAWS)

@@ -82,10 +82,11 @@ class Predictor:
         law = self.diagnose.noise.law
         return self.mean(x) + law.quantile(x.new_tensor(level), variance, self.noise_scale(x))
 
-    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
-        """Log density of ``q`` observations as inliers: ``q``."""
+    def log_density(self, x: Tensor, y: Tensor, outliers: bool) -> Tensor:
+        """Log density of ``q`` observations, which may be outliers or are inliers: ``q``."""
         variance = self.process.variance(x).clamp_min(0.0)
-        return self.diagnose.noise.law.log_density(y - self.mean(x), variance, self.noise_scale(x))
+        residual = y - self.diagnose.prior.prior_mean(x) if outliers else None
+        return self.diagnose.noise.law.log_density(y - self.mean(x), variance, self.noise_scale(x), residual)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ WIDE = 5.0
 _COOLING, _WARM = 3, 0.1
 
 # Steps of expectation and maximisation in one step of a robust fit: twice as many, or half, change nothing.
-_STEPS = 4
+_STEPS = 2
 
 
 @dataclass(frozen=True)

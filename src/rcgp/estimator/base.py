@@ -160,8 +160,8 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         check_is_fitted(self)
         return self._noise_std(X)
 
-    def log_predictive_density(self, X: ArrayLike, y: ArrayLike) -> Array:
-        """Log density of observations under their predictive distribution, noise included.
+    def log_predictive_density(self, X: ArrayLike, y: ArrayLike, outliers: bool = True) -> Array:
+        """Log density of observations under their predictive distribution, by the noise law.
 
         Parameters
         ----------
@@ -169,11 +169,14 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
             Inputs in memory.
         y : array-like of shape (q,) or (q, n_outputs)
             Observations.
+        outliers : bool, default=True
+            Whether an observation may be an outlier, as often as the law says. ``False``: the density of an inlier, as
+            that of intervals and quantiles.
 
         Returns
         -------
         density : ndarray of the shape of the predictions
-            Log density of each as an inlier under the noise law; the negative mean is the NLPD.
+            Log density of each; the negative mean is the NLPD.
         """
         check_is_fitted(self)
         inputs, observed = self._inputs(X), np.asarray(y, dtype=np.float64)
@@ -184,7 +187,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         targets = as_tensor(observed)
         check_finite(targets, "y")
         with torch.no_grad():
-            return self._log_density(inputs, targets)
+            return self._log_density(inputs, targets, outliers)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file, which :func:`rcgp.load` reads; see there for what is kept.
@@ -206,7 +209,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
     def _noise_std(self, X: Any) -> Any: ...
 
     @abstractmethod
-    def _log_density(self, inputs: Tensor, targets: Tensor) -> Array: ...
+    def _log_density(self, inputs: Tensor, targets: Tensor, outliers: bool) -> Array: ...
 
     def _inputs(self, X: Any) -> Tensor:
         """Inputs in memory as a tensor: finite, with the features of the fit."""

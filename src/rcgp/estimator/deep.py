@@ -272,11 +272,13 @@ class DeepRCGPRegressor(BaseRegressor):
     def _noise_std(self, X: Any) -> Array:
         return np.full(len(self._inputs(X)), (self.noise_law_.variance * self.noise_variance_) ** 0.5)
 
-    def _log_density(self, inputs: Tensor, targets: Tensor) -> Array:
+    def _log_density(self, inputs: Tensor, targets: Tensor, outliers: bool) -> Array:
         fitted = self.model_
         means, variances = fitted.moments(inputs)
         scaled = (targets - fitted.y_centre) / fitted.y_scale
-        density = fitted.law.log_density(scaled - means, variances, fitted.noise.expand_as(means))
+        density = fitted.law.log_density(
+            scaled - means, variances, fitted.noise.expand_as(means), scaled.expand_as(means) if outliers else None
+        )
         log_mean: Tensor = density.logsumexp(dim=0) - np.log(len(means)) - np.log(fitted.y_scale)
         return log_mean.numpy()
 

@@ -338,9 +338,14 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         inputs = self._inputs(X)
         return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._outputs])
 
-    def _log_density(self, inputs: Tensor, targets: Tensor) -> Array:
+    def _log_density(self, inputs: Tensor, targets: Tensor, outliers: bool) -> Array:
         each = zip(self._outputs, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
-        return self._stack([m.noise_law.log_density(y - mean, *variances) for m, y, (mean, *variances) in each])
+        return self._stack(
+            [
+                m.noise_law.log_density(y - mean, variance, noise, y - m.mean(inputs) if outliers else None)
+                for m, y, (mean, variance, noise) in each
+            ]
+        )
 
     def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Mean and variance of f, and the squared scale of the noise law, for each output."""

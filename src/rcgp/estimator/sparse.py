@@ -305,8 +305,8 @@ class SparseRCGPRegressor(BaseRegressor):
     def _noise_std(self, X: Any) -> Any:
         return self._evaluate(X, [self.model_.predictor.noise_std])[0]
 
-    def _log_density(self, inputs: Tensor, targets: Tensor) -> Array:
-        return self.model_.predictor.log_density(inputs, targets).numpy()
+    def _log_density(self, inputs: Tensor, targets: Tensor, outliers: bool) -> Array:
+        return self.model_.predictor.log_density(inputs, targets, outliers).numpy()
 
     def _inputs(self, X: Any) -> Tensor:
         if hasattr(X, "__dask_graph__"):

@@ -1,7 +1,7 @@
 """The expectation step of a robust fit: from leave-one-out predictions to noise law, local noise and weights.
 
-A :class:`State` is where a fit is. Each step returns a new one for the present hyperparameters of the model, of which it
-changes nothing but the noise variance, where that is learned along with the law.
+A :class:`State` is where a fit is. Each step returns a new one for the present hyperparameters of the model. Of the
+model it changes nothing but the noise variance, where that is learned along with the law.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Expectation:
         )
 
     def _with_averages(self, state: State, turns: int) -> State:
-        """Local noise and law of each output, by the average with the largest leave-one-out density, then always by it."""
+        """Local noise and law of each output, by the average with the largest leave-one-out density, once chosen."""
         model, candidates, bounds = self.model, self.model.noise_averages(), self.model.noise_bounds()
         relative = model.relative_noise()
         outputs, found, chosen = model.output_rows(), [], []

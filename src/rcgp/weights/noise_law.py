@@ -138,17 +138,26 @@ class NoiseLaw:
         """log π of each scale and, last, of outliers: ``5``."""
         return like.new_tensor([*self.shares, self.outlier_share]).log()
 
-    def log_density(self, deviation: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
-        """Log density of inliers under their prediction: log Σ_k π_k N(deviation; 0, v + σ² s_k²).
+    def log_density(self, deviation: Tensor, variance: Tensor, noise: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Log density of observations under their prediction: ``...``.
+
+        An inlier has the density Σ_k π_k N(deviation; 0, v + σ² s_k²) / (1 − π_o), an observation that may be an
+        outlier Σ_k π_k N(deviation; 0, v + σ² s_k²) + π_o C(e), with the Cauchy density C of half-width b.
 
         Args:
             deviation: ``...`` observations minus predicted means.
             variance: ``...`` variances v of f.
             noise: ``...`` noise variance σ² at each.
+            residual: ``...`` observations minus prior means, e; without it the density is that of inliers.
         """
         total = variance.unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(deviation)
         terms = -0.5 * (math.log(2.0 * math.pi) + total.log() + deviation.unsqueeze(-1).square() / total)
-        return torch.logsumexp(terms + deviation.new_tensor(self.good_shares).log(), dim=-1)
+        inlier = torch.logsumexp(terms + deviation.new_tensor(self.good_shares).log(), dim=-1)
+        if residual is None or not self.outlier_share > 0.0:
+            return inlier
+        far = torch.hypot(torch.ones_like(residual), residual / self.width)
+        outlier = math.log(self.outlier_share / (math.pi * self.width)) - 2.0 * far.log()
+        return torch.logaddexp(inlier + math.log1p(-self.outlier_share), outlier)
 
     def quantile(self, q: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
         """Quantiles of the deviation of inliers from their predicted means, by bisection.
