@@ -165,6 +165,8 @@ def learn_local_noise(
         for _ in range(_STEPS):
             flat = law.noise * relative
             local, h = average(*local_squares(law.rows, flat))
+            if bool((h == 1.0).all()):
+                return local, h, learned
             law = learn_law(
                 residual,
                 cavity,

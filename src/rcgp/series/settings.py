@@ -27,7 +27,7 @@ __all__ = ["FittedSeries", "SeriesSettings"]
 Array = NDArray[np.float64]
 
 # Settings that are plain values, and those that are modules, or plain values too.
-_PLAIN = ("periods", "harmonics", "learned", "stuck", "noise", "restarts", "max_iterations", "seed")
+_PLAIN = ("periods", "harmonics", "learned", "local_noise", "stuck", "noise", "restarts", "max_iterations", "seed")
 _MODULES = {"kernel": gpytorch.kernels.Kernel, "mean": gpytorch.means.Mean}
 
 
@@ -49,6 +49,7 @@ class SeriesSettings:
         periods: lengths of the seasons of the default kernel, in the unit of the times.
         harmonics: number of harmonics of a periodic kernel.
         learned: whether the noise law is learned; else the noise is normal.
+        local_noise: whether a learned noise may vary in time.
         stuck: whether stuck values are taken for missing ones.
         noise: noise variance, if it is held fixed.
         restarts, max_iterations, seed: as for :func:`rcgp.fit_robust`.
@@ -59,6 +60,7 @@ class SeriesSettings:
     periods: tuple[float, ...] = ()
     harmonics: int = HARMONICS
     learned: bool = True
+    local_noise: bool = True
     stuck: bool = False
     noise: float | None = None
     restarts: int = 0
@@ -118,9 +120,10 @@ class SeriesSettings:
 
     def _fit(self, t: Tensor, y: Tensor, precision: Tensor | None, progress: Any) -> tuple[StateSpaceRCGP, FitReport]:
         model = self.build(t, y, precision)
-        fit = fit_robust if self.learned else fit_ordinary
-        limits = {"restarts": self.restarts, "max_iterations": self.max_iterations, "seed": self.seed}
-        return model, fit(model, progress=progress, **limits)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"restarts": self.restarts, "max_iterations": self.max_iterations, "seed": self.seed}
+        if not self.learned:
+            return model, fit_ordinary(model, progress=progress, **options)
+        return model, fit_robust(model, local_noise=self.local_noise, progress=progress, **options)
 
     def describe(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The settings as JSON and tensors.

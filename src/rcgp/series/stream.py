@@ -2,7 +2,8 @@
 
 The filter of a fitted model goes on. A new value at time t is predicted by N(μ, v) for f and the noise law; the law's
 responsibilities (:mod:`rcgp.weights.noise_law`) give the probability that it is bad and its weight, and the weighted
-value becomes pseudo-data as in the fit. An outlier moves nothing.
+value becomes pseudo-data as in the fit. An outlier moves nothing. Noise that varies in time goes on from the level at
+the last value of the fit: its average (:mod:`rcgp.series.local_noise`) over the values seen so far.
 
 **Level shifts.** Values that are wrong in the same way look like a new level. Beside the filter a second one is kept in
 which the level has jumped by δ, of a Cauchy density of half-width b, that of outliers. With p₀ and p₁ the law's
@@ -35,6 +36,7 @@ from rcgp.saving import SavedModelError, read_archive, write_archive
 from rcgp.series.clock import Clock, times_and_values
 from rcgp.series.filtering import layout_arrays
 from rcgp.series.kernels import terms_of
+from rcgp.series.local_noise import NoiseInTime
 from rcgp.series.model import StateSpaceRCGP
 from rcgp.series.settings import SeriesSettings
 from rcgp.series.solver import StateSpace
@@ -113,7 +115,7 @@ class Stream:
             if law.is_normal:
                 counts = residual.new_tensor(PRIOR_COUNTS) + residual.new_tensor([n, 0.0, 0.0])
                 law = NoiseLaw.of_counts(counts, OUTLIER_WIDTH * robust_spread(residual))
-            noise = float(model.noise)
+            noise, local = float(model.noise), model.local_noise
             level = model.mean(model.train_X)
             if not torch.equal(level, level[:1].expand_as(level)):
                 raise ValueError(
@@ -131,6 +133,10 @@ class Stream:
         self._coefficients, self._thetas = inner.coefficients, inner.thetas
         self._blocks, self._h = (*inner.blocks, 1), np.append(inner.layout.values, 1.0)
         self._law = law_numbers(law, noise, coverage)
+        # Sums of squared noise and of counts, and their timescale: zero where the noise is the same everywhere.
+        self._window = np.zeros(3)
+        if isinstance(local, NoiseInTime):
+            self._window[:] = *local.after_last(), local.timescale
         self._m, self._P = np.zeros((2, D)), np.zeros((2, D, D))  # of the filter, and of the one after a shift
         self._m[:, :-1], self._P[:, :-1, :-1] = m, P
         self._sum = np.zeros(1)  # L
@@ -149,7 +155,8 @@ class Stream:
         room = np.empty((2, D)), np.empty((2, D, D))
         self._arguments = (
             *layout_arrays(self._blocks), self._ends, self._kinds, self._coefficients, self._thetas, self._gap,
-            self._now, inner, A, Q, self._h[np.newaxis], self._law, self._m, self._P, self._sum, *room, self._answer,
+            self._now, inner, A, Q, self._h[np.newaxis], self._law, self._law.copy(), self._window, self._m, self._P,
+            self._sum, *room, self._answer,
         )  # fmt: skip
 
     def update(self, t: Any, y: float) -> StreamResult:
@@ -337,5 +344,5 @@ def _as_lists(repetition: Repetition) -> list[Any]:
 
 
 # What a stream changes, and the arrays that it does not.
-_STATE = ("_m", "_P", "_sum", "_run")
+_STATE = ("_m", "_P", "_sum", "_run", "_window")
 _FIXED = ("_ends", "_kinds", "_coefficients", "_thetas", "_h", "_law")

@@ -392,6 +392,8 @@ class Learning:
             if model.raw_noise.requires_grad:
                 model.noise = torch.stack([law.noise for law in learned])
             factors = joined(outputs, list(h))
+            if bool((factors == 1.0).all()):
+                return self._back_to(best)
             self.state = replace(state, local=model.local_noise_of(local), h=factors, learned=learned)
             self._weigh(state.cavity, learn=False)
         tried = self._expect("local noise")
