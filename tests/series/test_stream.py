@@ -185,6 +185,24 @@ def test_an_error_before_a_level_shift_does_not_hide_it(model):
     assert 50 < np.flatnonzero(model.stream().update_many(t, y).shift)[0] < 60
 
 
+def test_errors_after_a_level_shift_do_not_start_the_test_again(model):
+    t = float(model.train_X.max()) + 0.1 * np.arange(1, 101)
+    y = np.sin(t / 2.0) + 0.1 * np.random.default_rng(2).standard_normal(100)
+    y[50:] += 4.0
+    plain = int(np.flatnonzero(model.stream().update_many(t, y).shift)[0])
+    y[52] -= 9.0  # after two values at the new level
+    assert np.flatnonzero(model.stream().update_many(t, y).shift)[0] == plain + 1
+
+
+def test_two_equal_errors_before_a_level_shift_do_not_hide_it(model):
+    t = float(model.train_X.max()) + 0.1 * np.arange(1, 101)
+    y = np.sin(t / 2.0) + 0.1 * np.random.default_rng(2).standard_normal(100)
+    y[50:] += 4.0
+    plain = int(np.flatnonzero(model.stream().update_many(t, y).shift)[0])
+    y[48:50] = -99.0
+    assert np.flatnonzero(model.stream().update_many(t, y).shift)[0] <= plain + 1
+
+
 def test_a_model_of_clean_values_still_flags_outliers():
     t, y = make_series(200)
     model = StateSpaceRCGP(torch.from_numpy(t), torch.from_numpy(y))

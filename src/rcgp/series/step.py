@@ -43,7 +43,7 @@ _VECTOR, _MATRIX, _TWO = float64[::1], float64[:, ::1], float64[:, :, ::1]
 _KERNEL = int64[::1], int64[::1], _VECTOR, _VECTOR
 _STEP = void(
     float64, float64, LAYOUT, LAYOUT, LAYOUT, *_KERNEL, _VECTOR, _VECTOR, _TWO, _MATRIX, _MATRIX, _MATRIX, _VECTOR,
-    _VECTOR, _VECTOR, _MATRIX, _TWO, _VECTOR, _MATRIX, _TWO, _VECTOR,
+    _VECTOR, _VECTOR, _MATRIX, _TWO, _VECTOR, _VECTOR, _MATRIX, _VECTOR,
 )  # fmt: skip
 
 # Size of a jump whose square is an ordinary number.
@@ -207,16 +207,17 @@ def compiled_step() -> Callable[..., None]:
         new_P,
         answer,
     ):
-        """Predict, answer, judge, take in; so does the second filter, where there is one or reason for one."""
+        """Predict, answer, judge, take in; so do filters after a jump, where there is one or reason for one."""
         D = h.shape[1]
         room = np.empty((D, D))
         if gap[0] > 0.0:
             transitions.fill(ends, kinds, coefficients, thetas, gap, now, inner[0], inner[1])
             for i in range(A.size - 1):  # the last entry is the level's, which stays
                 A[0, i], Q[0, i] = inner[0, 0, i], inner[1, 0, i]
-            for i in range(2 if total[0] > 0.0 else 1):
-                predict(D, sizes.size, sizes, starts, flats, A, Q, 0, m[i], P[i], new_m[i], new_P[i], room)
-                assign(D, new_m[i], new_P[i], m[i], P[i])
+            for i in range(1 + total.size):
+                if i == 0 or total[i - 1] > 0.0:
+                    predict(D, sizes.size, sizes, starts, flats, A, Q, 0, m[i], P[i], new_m, new_P, room)
+                    assign(D, new_m, new_P, m[i], P[i])
         local = 1.0
         if window[2] > 0.0:  # the noise varies in time
             decay = math.exp(-gap[0] / window[2])
@@ -230,34 +231,35 @@ def compiled_step() -> Callable[..., None]:
         answer[3], answer[4] = math.nan, 0.0
         if math.isnan(e):
             return
-        assign(D, m[0], P[0], new_m[0], new_P[0])
+        assign(D, m[0], P[0], new_m, new_P)
         first, probability, squares, count = _take_in(e, h, law, m[0], P[0], room[0])
         answer[3] = probability
         if window[2] > 0.0:
             window[0], window[1] = window[0] + local * squares, window[1] + count
-        if total[0] <= 0.0 and probability <= FLAGGED:
-            return  # as expected: nothing to be explained by a jump
-        explained = False
-        if total[0] > 0.0:
-            second, bad, _, _ = _take_in(e, h, law, m[1], P[1], room[0])
-            # Every other error is as the one before: log(p₀ + π_o p₁ / 2).
-            again = second + law[4 + _SCALES.size] - math.log(2.0)
-            larger = max(first, again)
-            null = larger + math.log(math.exp(first - larger) + math.exp(again - larger))
-            total[0] = max(0.0, total[0] + second - null)
-            explained = bad <= FLAGGED or probability <= FLAGGED
-        if not explained:  # by neither filter: the level may have jumped just now, which has a Cauchy density
-            jump = e - f
-            total[0] = 0.0
-            if abs(jump) < _FARTHEST:
-                assign(D, new_m[0], new_P[0], m[1], P[1])
-                P[1, D - 1, D - 1] += law[1] * law[1] + jump * jump  # what the density's scales are, given the jump
-                _take_in(e, h, law, m[1], P[1], room[0])
-                density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, jump / law[1]))
-                total[0] = max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
-        if total[0] > threshold:
-            assign(D, m[1], P[1], m[0], P[0])
-            total[0] = 0.0
+        explained, best, worst = probability <= FLAGGED, 0, 0
+        for i in range(total.size):
+            if total[i] > 0.0:
+                other, bad, _, _ = _take_in(e, h, law, m[i + 1], P[i + 1], room[0])
+                # Every other error is as the one before: log(p₀ + π_o p₁ / 2).
+                again = other + law[4 + _SCALES.size] - math.log(2.0)
+                larger = max(first, again)
+                null = larger + math.log(math.exp(first - larger) + math.exp(again - larger))
+                total[i] = max(0.0, total[i] + other - null)
+                explained = explained or bad <= FLAGGED
+            best, worst = i if total[i] > total[best] else best, i if total[i] < total[worst] else worst
+        if total[best] > threshold:
+            assign(D, m[best + 1], P[best + 1], m[0], P[0])
+            total[:] = 0.0
             answer[3], answer[4] = 0.0, 1.0
+        elif not explained:  # by any filter: the level may have jumped just now, which has a Cauchy density
+            jump = e - f
+            total[worst] = 0.0
+            if abs(jump) < _FARTHEST:
+                assign(D, new_m, new_P, m[worst + 1], P[worst + 1])
+                # What the density's scales are, given the jump.
+                P[worst + 1, D - 1, D - 1] += law[1] * law[1] + jump * jump
+                _take_in(e, h, law, m[worst + 1], P[worst + 1], room[0])
+                density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, jump / law[1]))
+                total[worst] = max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
 
     return step  # type: ignore[no-any-return]

@@ -5,17 +5,21 @@ responsibilities (:mod:`rcgp.weights.noise_law`) give the probability that it is
 value becomes pseudo-data as in the fit. An outlier moves nothing. Noise that varies in time goes on from the level at
 the last value of the fit: its average (:mod:`rcgp.series.local_noise`) over the values seen so far.
 
-**Level shifts.** Values that are wrong in the same way look like a new level. Beside the filter a second one is kept in
+**Level shifts.** Values that are wrong in the same way look like a new level. Beside the filter another one is kept in
 which the level has jumped by δ, of a Cauchy density of half-width b, that of outliers. With p₀ and p₁ the law's
 densities of a value under the two,
 
     L ← max(0, L + log p₁ − log(p₀ + π_o p₁ / 2)),
 
 Page's cumulative sum (1954), in which every other error, of share π_o, is as the one before: errors of one and the same
-size are common. The second filter starts, anew and with L from zero, at a value that is bad for both. Where L exceeds
-log(20 n), n the number of values seen so far, the second filter takes over. For two fixed densities Lorden's bound
-(1971) on the mean time to a false alarm is then 20 n values, 5 % in a series as long as the one seen; the second filter
-adapts to its first value, so that this is a guide.
+size are common. The other filter starts, with L from zero, at a value that is bad for all, and takes over where L
+exceeds log(20 n), n the number of values seen so far. For two fixed densities Lorden's bound (1971) on the mean time to
+a false alarm is then 20 n values, 5 % in a series as long as the one seen; the other filter adapts to its first value,
+so that this is a guide.
+
+A value that is bad for both filters has p₀ ≈ p₁: it says nothing of a shift, and leaves L as it is. But it may be the
+first of a new level itself. So two jumps are followed at a time, and such a value takes the place of that with the
+smaller L: neither does an error after a shift undo what spoke for it, nor do errors before one hide it.
 """
 
 from __future__ import annotations
@@ -49,6 +53,9 @@ from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 __all__ = ["Stream", "StreamResult", "StreamResults"]
 
 Array = NDArray[np.float64]
+
+# Jumps that are followed beside the filter.
+_JUMPS = 2
 
 
 class StreamResult(NamedTuple):
@@ -137,9 +144,9 @@ class Stream:
         self._window = np.zeros(3)
         if isinstance(local, NoiseInTime):
             self._window[:] = *local.after_last(), local.timescale
-        self._m, self._P = np.zeros((2, D)), np.zeros((2, D, D))  # of the filter, and of the one after a shift
+        self._m, self._P = np.zeros((1 + _JUMPS, D)), np.zeros((1 + _JUMPS, D, D))  # of the filter, and after jumps
         self._m[:, :-1], self._P[:, :-1, :-1] = m, P
-        self._sum = np.zeros(1)  # L
+        self._sum = np.zeros(_JUMPS)  # L
         # The last value, how surprising it is that it repeats the one before, and the half-width of its interval.
         self._run = np.array([np.nan, 0.0, np.inf])
         self._prepare()
@@ -152,7 +159,7 @@ class Stream:
         inner, A, Q = np.zeros((2, 1, flat - 1)), np.zeros((1, flat)), np.zeros((1, flat))
         A[0, -1] = 1.0  # the level stays
         self._gap, self._now, self._answer = np.zeros(1), np.zeros(1), np.zeros(5)
-        room = np.empty((2, D)), np.empty((2, D, D))
+        room = np.empty(D), np.empty((D, D))
         self._arguments = (
             *layout_arrays(self._blocks), self._ends, self._kinds, self._coefficients, self._thetas, self._gap,
             self._now, inner, A, Q, self._h[np.newaxis], self._law, self._law.copy(), self._window, self._m, self._P,
@@ -321,7 +328,8 @@ class Stream:
                 stream.repetition = Repetition(share, coarse, dict(common))
             stream.law = NoiseLaw(tuple(law["shares"]), float(law["outlier_share"]), float(law["width"]))
             D = sum(stream._blocks)
-            if stream._m.shape != (2, D) or stream._P.shape != (2, D, D) or stream._h.shape != (D,):
+            shapes = [(1 + _JUMPS, D), (1 + _JUMPS, D, D), (_JUMPS,), (D,)]
+            if [part.shape for part in (stream._m, stream._P, stream._sum, stream._h)] != shapes:
                 raise SavedModelError("its parts do not fit together")
             stream._prepare()
         except SavedModelError as error:
