@@ -380,7 +380,10 @@ def test_a_stream_is_refitted_with_a_series_of_pandas():
     times = pandas.date_range("2025-03-01", periods=60, freq="h", tz="Europe/Berlin")
     series = pandas.Series(np.sin(np.arange(60) / 4.0), times)
     one, other = (RCGPSeries(mean="zero").fit(series[:40]).stream() for _ in range(2))
-    assert one.refit(series).hyperparameters == other.refit(times, series.to_numpy()).hyperparameters
+    report = one.refit(series)
+    assert report.hyperparameters == other.refit(times, series.to_numpy()).hyperparameters
+    (lengthscale,) = report.hyperparameters["kernel.kernels.2.base_kernel.lengthscale"]
+    assert f"lengthscale  {lengthscale / 86400.0:.4g} D" in str(report)
     assert one.last_time == times[-1]
     with pytest.raises(ValueError, match="y is missing"):
         one.refit(times)

@@ -23,7 +23,7 @@ from rcgp.estimator.series_fit import fit_column, values_of
 from rcgp.series import StateSpaceRCGP, Stream
 from rcgp.series.clock import Clock, times_and_values
 from rcgp.series.kernels import groups_of
-from rcgp.series.settings import SeriesSettings
+from rcgp.series.settings import SeriesSettings, in_durations
 
 __all__ = ["Component", "Forecast", "RCGPSeries"]
 
@@ -97,7 +97,8 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         As for :class:`rcgp.RCGPRegressor`, with a value for each row of the fit, in its order. A missing value has the
         weight and the probability NaN, and is no outlier; ``loo_mean_`` is its prediction.
     noise_variance_, kernel_, fit_report_, n_iter_
-        As for :class:`rcgp.RCGPRegressor`.
+        As for :class:`rcgp.RCGPRegressor`. Where times are dates, lengthscales and periods in the report are seconds
+        that print as days, hours or minutes.
     models_ : list of StateSpaceRCGP
         The fitted model of each column of y.
     n_outputs_ : int
@@ -370,7 +371,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.doubts_ = self._per_output([output.doubts for output in outputs])
         self.noise_variance_ = self._per_output([model.noise.item() for model in self.models_])
         self.kernel_ = self._per_output([model.kernel for model in self.models_])
-        self.fit_report_ = self._per_output([output.report for output in outputs])
+        self.fit_report_ = self._per_output([in_durations(o.report, o.model.kernel, clock) for o in outputs])
         self.n_iter_ = self._per_output([output.report.iterations for output in outputs])
 
     def _times(self, t: Any) -> Tensor:

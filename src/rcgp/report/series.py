@@ -36,6 +36,7 @@ from rcgp.report.summary import (
     skill_of,
 )
 from rcgp.report.text import counted, for_html, number, percent, times
+from rcgp.series.clock import Duration
 from rcgp.weights import NoiseLaw
 
 __all__ = ["gap_text", "series_html", "series_rows", "write_series_report"]
@@ -46,7 +47,6 @@ _EVEN = 600
 _MOST_CYCLES, _LAST_CYCLES = 8, 4
 #: More half-widths are interpolated between those at this many variances, to six digits.
 _MOST_WIDTHS = 4096
-_UNITS = (("D", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ def gap_text(model: RCGPSeries, length: float) -> str:
     """A length of time as people read it: 5 min, 1.5 D; a number where times are numbers."""
     if not model.clock_.dates:
         return number(length)
-    unit, size = next(((unit, size) for unit, size in _UNITS if length >= size), _UNITS[-1])
-    return f"{number(length / size)} {unit}"
+    value, unit = Duration(length).in_unit
+    return f"{number(value)} {unit.replace('us', 'µs')}"
 
 
 def _half_widths(law: NoiseLaw, latent: Numbers, noise: Numbers, coverage: float = 0.95) -> Numbers:
@@ -312,7 +312,7 @@ def _fit_table(model: RCGPSeries) -> str:
     """Outcome of the fit, and its hyperparameters."""
     lines = [(name, [value]) for name, value in facts_of(model.fit_report_).items()]
     for name, values in model.fit_report_.hyperparameters.items():
-        lines.append((name, [", ".join(map(number, values))]))
+        lines.append((name, [", ".join(gap_text(model, v) if isinstance(v, Duration) else number(v) for v in values)]))
     return facts_table(["", "robust GP"], lines)
 
 

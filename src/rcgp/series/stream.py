@@ -42,7 +42,7 @@ from rcgp.series.filtering import layout_arrays
 from rcgp.series.kernels import terms_of
 from rcgp.series.local_noise import NoiseInTime
 from rcgp.series.model import StateSpaceRCGP
-from rcgp.series.settings import SeriesSettings
+from rcgp.series.settings import SeriesSettings, in_durations
 from rcgp.series.solver import StateSpace
 from rcgp.series.step import compiled_step, law_numbers
 from rcgp.series.stuck import FALSE_ALARM, Repetition
@@ -235,7 +235,8 @@ class Stream:
             progress: as for :func:`rcgp.fit_robust`.
 
         Returns:
-            The report of the fit.
+            The report of the fit. Where times are dates, its lengthscales and periods are durations: seconds that print
+            as days, hours or minutes.
 
         Raises:
             ValueError: for times and values that :meth:`update_many` refuses, too, or that are too old.
@@ -250,7 +251,7 @@ class Stream:
             clock, t = Clock.of(times)
         fitted = self.settings.fit(t, y, progress=progress)
         self.__dict__.update(Stream(fitted.model, self.coverage, clock, self.settings).__dict__)
-        return fitted.report
+        return in_durations(fitted.report, fitted.model.kernel, clock)
 
     def _read(self, times: Any, values: ArrayLike) -> tuple[Array, Array]:
         """Times as numbers and values, of one length; or a ValueError."""
