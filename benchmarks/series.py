@@ -159,7 +159,7 @@ def _fit(t: Array, y: Array, weight: str) -> RCGPSeries:
         return RCGPSeries(weight=weight, stuck=True).fit(t, y)
 
 
-def _precision_recall(flags: NDArray[np.bool_], bad: NDArray[np.bool_]) -> tuple[float, float]:
+def precision_recall(flags: NDArray[np.bool_], bad: NDArray[np.bool_]) -> tuple[float, float]:
     hits = float((flags & bad).sum())
     return hits / max(flags.sum(), 1), hits / max(bad.sum(), 1)
 
@@ -176,14 +176,14 @@ def judge(half: str, name: str, kind: str, seed: int) -> list[dict[str, object]]
         seconds = time.perf_counter() - began
         record = {**base, "method": method, "error": float(np.abs(model.predict(t) - f).mean()), "seconds": seconds}
         if method != "clean GP":
-            record["precision"], record["recall"] = _precision_recall(model.outliers_, bad)
+            record["precision"], record["recall"] = precision_recall(model.outliers_, bad)
         records.append(record)
     centred = FilterCentredGP(torch.from_numpy(t), torch.from_numpy(y), mean="median")
     centred.fit()
     mean = centred.posterior(torch.from_numpy(t)).mean.numpy()
     records.append({**base, "method": "ST-RCGP's rule", "error": float(np.abs(mean - f).mean())})
     centre, flags = rolling_median(y)
-    precision, recall = _precision_recall(flags, bad)
+    precision, recall = precision_recall(flags, bad)
     records.append({**base, "method": "rolling median", "error": float(np.abs(centre - f).mean()),
                     "precision": precision, "recall": recall})  # fmt: skip
     records.append({**base, "method": "stream", **_stream(t, y, bad, kind)})
@@ -204,7 +204,7 @@ def _stream(t: Array, y: Array, bad: NDArray[np.bool_], kind: str) -> dict[str, 
             run = [i for i in range(start, len(new) - 3) if inside[i : i + 3].sum() + wrong[i : i + 3].sum() == 3]
             delays.append(run[0] - start if run else len(new))
     good = settled & ~wrong
-    precision, recall = _precision_recall((found.probability > FLAGGED)[settled], wrong[settled])
+    precision, recall = precision_recall((found.probability > FLAGGED)[settled], wrong[settled])
     coverage = float(((new >= found.lower) & (new <= found.upper))[good].mean())
     return {"precision": precision, "recall": recall, "coverage": coverage, "delays": delays,
             "shifts": int(found.shift.sum())}  # fmt: skip
@@ -273,7 +273,7 @@ def speed() -> None:
     seconds = time.perf_counter() - began
     flags = (robust.outlier_probability() > FLAGGED).numpy()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    precision, recall = _precision_recall(flags, bad)
+    precision, recall = precision_recall(flags, bad)
     print(
         f"robust fit: {seconds:.1f} s, peak {peak / 1e6:.2f} GB, {before / 1e6:.2f} GB with libraries and data before"
     )

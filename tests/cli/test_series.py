@@ -147,7 +147,8 @@ def test_times_may_have_no_zone_or_an_offset(tmp_path, fitted, monkeypatch, caps
         "quiet_fit",
         lambda model, t, *_: (given.append(t), model.__dict__.update(fitted.model.__dict__))[0],
     )
-    monkeypatch.setattr(command, "_print_series", lambda *_: None)
+    for name in ("series_rows", "_print_series"):
+        monkeypatch.setattr(command, name, lambda *_: None)
     arguments = ("--time", "when", "--target", "load", "--decimal", ",")
     assert rcgp_command("series", tmp_path / "s.csv", *arguments) == 0
     first = pd.Timestamp(f"2024-03-01T00:00{zone}")

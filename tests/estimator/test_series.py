@@ -192,6 +192,17 @@ def test_a_constant_weight_is_the_ordinary_gp():
     assert model.outliers_[30]
 
 
+def test_lengths_of_time_in_a_report_of_dates_are_durations(seasonal, simple, tmp_path):
+    seasonal.save(tmp_path / "model.rcgp")
+    for model in (seasonal, rcgp.load(tmp_path / "model.rcgp")):
+        values = model.fit_report_.hyperparameters
+        assert str(values["kernel.kernels.3.base_kernel.kernels.1.period_length"]) == "[1 D]"
+        assert "period_length  1 D" in str(model.fit_report_)
+        assert str(values["kernel.kernels.2.base_kernel.lengthscale"][0]).endswith((" D", " h"))
+        assert type(values["kernel.kernels.3.base_kernel.kernels.1.lengthscale"][0]) is float  # of the pattern: no time
+    assert {type(value) for part in simple.fit_report_.hyperparameters.values() for value in part} == {float}
+
+
 @pytest.mark.parametrize("which", ["simple", "seasonal"])
 def test_a_saved_model_is_the_same_to_the_bit(which, request, tmp_path):
     model = request.getfixturevalue(which)

@@ -384,7 +384,7 @@ def test_a_given_weight_has_normal_intervals_and_a_law_that_only_flags(table, in
 def test_the_page_states_the_range_of_local_noise(table, invented):
     X, y = table(30)
     model = invented(X, y)
-    assert "from place to place" not in report_html(model, None, X, y, target="price")
+    assert "The noise varies" not in report_html(model, None, X, y, target="price")
     model.noise_std = lambda X: np.linspace(0.25, 0.75, len(X))
     html = report_html(model, None, X, y, target="price")
     assert "its standard deviation is 0.25 to 0.75" in html

@@ -53,6 +53,9 @@ class Invented:
         x = self.clock_.numbers(t)
         return np.sin(x / 54_000.0), 0.1 + 0.05 * np.cos(x / 7000.0)
 
+    def noise_std(self, t):
+        return np.full(len(t), np.sqrt(self.noise_law_.variance * self.noise_variance_))
+
     def components(self, t):
         mean, std = self.predict(t)
         names = self.component_names_
@@ -189,8 +192,8 @@ def test_lengths_must_agree(fitted):
 
 
 def test_rows_are_those_of_the_fit(fitted):
-    _, y, model, _ = fitted
-    rows = series_rows(model, y, tuple(range(72)))
+    t, y, model, _ = fitted
+    rows = series_rows(model, t, y, tuple(range(72)))
     seen = ~np.isnan(y)
     assert rows.label == tuple(np.flatnonzero(seen))
     np.testing.assert_array_equal(rows.flagged, model.outliers_[seen])
@@ -242,7 +245,7 @@ def test_interpolated_intervals_are_those_of_the_law(long):
     t, y, flagged, _, _ = long
     model = Invented(t, y, flagged)
     model.loo_std_ = np.geomspace(0.11, 10.0, len(y))
-    rows = series_rows(model, y, range(len(y)))
+    rows = series_rows(model, t, y, range(len(y)))
     some = np.arange(0, len(rows.noise), 9973)
     latent = rows.std[some] ** 2 - model.noise_law_.variance * rows.noise[some]
     np.testing.assert_allclose(

@@ -1,12 +1,13 @@
 """Times become numbers, seconds for dates, and back."""
 
 import datetime
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rcgp.series.clock import Clock, duration
+from rcgp.series.clock import Clock, Duration, duration
 
 BERLIN = pd.date_range("2025-03-30", periods=4, freq="1h", tz="Europe/Berlin")  # the clock goes from 2 to 3
 NAIVE = np.array(["2025-01-01T00:00", "2025-01-01T00:00:01.5"], dtype="datetime64[ns]")
@@ -147,3 +148,13 @@ def test_whole_times_are_as_far_from_the_first_as_floats(first):
     whole = int(first) + 64  # exact as a float, up to the digits that it has
     assert clock.numbers([whole])[0] == whole - first
     assert clock.number(float(whole)) == clock.numbers([float(whole)])[0]
+
+
+def test_a_duration_is_a_number_of_seconds_that_prints_in_its_unit():
+    shown = {756366.3: "8.754 D", 86400.0: "1 D", 5400.0: "1.5 h", 0.25: "250 ms", 1e-9: "0.001 us", 0.0: "0 us"}
+    assert {seconds: str(Duration(seconds)) for seconds in shown} == shown
+    assert f"{Duration(90.0):.1f}, {[Duration(30.0)]}" == "1.5 min, [30 s]"
+    assert Duration(90.0) == 90.0
+    assert json.loads(json.dumps([Duration(90.5)])) == [90.5]
+    assert str(Clock("2024-01-01", True).duration(7200.0)) == "2 h"
+    assert str(Clock(0.0).duration(7200.0)) == "7200.0"

@@ -285,6 +285,30 @@ def test_sites_far_apart_are_fitted_as_such() -> None:
     assert float(residual.square().mean().sqrt()) < 0.13
 
 
+# Times before, among and after those of the model, one of them twice; a new site, one beside it, and an old one.
+@pytest.mark.parametrize(("name", "new"), [("matern-3/2", False), ("matern-1/2 + trend", True)])
+def test_samples_have_the_mean_and_covariance_of_the_dense_posterior(name: str, new: bool) -> None:
+    model, count = build(name), 400
+    times = torch.tensor([4.0, -1.0, 11.0, 4.0], dtype=torch.float64)
+    sites = torch.cat([torch.tensor([[0.3, 1.9], [0.4, 1.9]]).double(), model.sites[:1]]) if new else None
+    drawn = model.sample(times, sites, count, seed=1)
+    assert drawn.shape == (count, 4, SITES)
+    posterior = dense(model).posterior(pairs(times, model.sites if sites is None else sites))
+    flat = drawn.flatten(1)
+    mean, covariance = posterior.mean.detach(), posterior.covariance_matrix.detach()
+    deviation = covariance.diagonal().sqrt()
+    assert float(((flat.mean(dim=0) - mean) / deviation).abs().max()) < 5.0 / count**0.5
+    scale = deviation.unsqueeze(-1) * deviation
+    assert float(((torch.cov(flat.T) - covariance) / scale).abs().max()) < 7.0 / count**0.5
+    torch.testing.assert_close(drawn[:, 0], drawn[:, 3], rtol=0.0, atol=1e-6)
+
+
+def test_a_seed_repeats_samples() -> None:
+    model, times = build(), [0.0, 2.0]
+    assert torch.equal(model.sample(times, samples=2, seed=3), model.sample(times, samples=2, seed=3))
+    assert not torch.equal(model.sample(times, seed=3), model.sample(times, seed=4))
+
+
 def test_influence_of_a_cell_is_bounded() -> None:
     model = build()
     divergences = posterior_influence(model, 4, [10.0, 1e3, 1e8, torch.inf])

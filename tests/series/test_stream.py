@@ -15,7 +15,7 @@ from rcgp.series import Stream
 from rcgp.series.process import SeriesProcess
 from rcgp.series.step import judge, law_numbers, quantile
 from rcgp.weights import NoiseLaw
-from rcgp.weights.noise_law import responsibilities
+from rcgp.weights.noise_law import SCALES, responsibilities
 
 LAW = NoiseLaw((0.8, 0.06, 0.03, 0.01), 0.1, 6.0)
 
@@ -43,7 +43,11 @@ def test_a_value_is_judged_as_the_noise_law_judges_rows(e, f, v):
     parts = (torch.tensor([part], dtype=torch.float64) for part in (e, f, v, noise))
     rows = responsibilities(*parts, LAW.log_shares(torch.zeros(1).double()).unsqueeze(0), torch.tensor([6.0]).double())
     found = judge(e, f, v, law_numbers(LAW, noise, 0.95))
-    expected = (rows.log_density, rows.outlier_probability, rows.precision, rows.slope)
+    squares, count = 0.0, float(1.0 - rows.outlier)
+    for share, scale in zip(rows.share[0].tolist(), SCALES, strict=False):
+        gain = noise * scale**2 / (v + noise * scale**2)
+        squares += share * ((gain * (e - f)) ** 2 + gain * v) / noise if share > 0.0 else 0.0
+    expected = (rows.log_density, rows.outlier_probability, rows.precision, rows.slope, squares / LAW.variance, count)
     np.testing.assert_allclose(found, [float(part) for part in expected], rtol=1e-10, atol=1e-12)
 
 
@@ -70,7 +74,7 @@ def test_values_are_taken_in_as_pseudo_data(model):
     law = law_numbers(stream.law, model.noise.item(), 0.95)
     posterior = model.posterior(torch.tensor([last + 0.2], dtype=torch.float64))
     mean, e = float(model.mean(model.train_X[:1])), 0.4
-    density, probability, precision, slope = judge(
+    density, probability, precision, slope, _, _ = judge(
         e - mean, float(posterior.mean) - mean, float(posterior.variance), law
     )
     assert math.isfinite(density)
@@ -179,6 +183,24 @@ def test_an_error_before_a_level_shift_does_not_hide_it(model):
     y[50:] += 4.0
     y[49] -= 6.0
     assert 50 < np.flatnonzero(model.stream().update_many(t, y).shift)[0] < 60
+
+
+def test_errors_after_a_level_shift_do_not_start_the_test_again(model):
+    t = float(model.train_X.max()) + 0.1 * np.arange(1, 101)
+    y = np.sin(t / 2.0) + 0.1 * np.random.default_rng(2).standard_normal(100)
+    y[50:] += 4.0
+    plain = int(np.flatnonzero(model.stream().update_many(t, y).shift)[0])
+    y[52] -= 9.0  # after two values at the new level
+    assert np.flatnonzero(model.stream().update_many(t, y).shift)[0] == plain + 1
+
+
+def test_two_equal_errors_before_a_level_shift_do_not_hide_it(model):
+    t = float(model.train_X.max()) + 0.1 * np.arange(1, 101)
+    y = np.sin(t / 2.0) + 0.1 * np.random.default_rng(2).standard_normal(100)
+    y[50:] += 4.0
+    plain = int(np.flatnonzero(model.stream().update_many(t, y).shift)[0])
+    y[48:50] = -99.0
+    assert np.flatnonzero(model.stream().update_many(t, y).shift)[0] <= plain + 1
 
 
 def test_a_model_of_clean_values_still_flags_outliers():
@@ -358,7 +380,10 @@ def test_a_stream_is_refitted_with_a_series_of_pandas():
     times = pandas.date_range("2025-03-01", periods=60, freq="h", tz="Europe/Berlin")
     series = pandas.Series(np.sin(np.arange(60) / 4.0), times)
     one, other = (RCGPSeries(mean="zero").fit(series[:40]).stream() for _ in range(2))
-    assert one.refit(series).hyperparameters == other.refit(times, series.to_numpy()).hyperparameters
+    report = one.refit(series)
+    assert report.hyperparameters == other.refit(times, series.to_numpy()).hyperparameters
+    (lengthscale,) = report.hyperparameters["kernel.kernels.2.base_kernel.lengthscale"]
+    assert f"lengthscale  {lengthscale / 86400.0:.4g} D" in str(report)
     assert one.last_time == times[-1]
     with pytest.raises(ValueError, match="y is missing"):
         one.refit(times)

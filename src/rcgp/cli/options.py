@@ -186,6 +186,9 @@ class SeriesOptions(FormatOptions):
     stuck: bool = _option(
         False, "Take values that repeat more often than chance explains for errors of a stuck sensor.", "--stuck"
     )
+    local_noise: bool = _option(
+        True, "Let the noise vary in time if that increases the evidence.", "--local-noise/--no-local-noise"
+    )
     forecast: str | None = _option(
         None,
         "How far to forecast: a duration such as 48h for dates, a length in their unit for numbers, or '12 steps' of "

@@ -103,11 +103,11 @@ def fit_series(data: Path, options: SeriesOptions, console: Console) -> list[Fit
     fitted = []
     for target in targets:
         y = series.values[target]
-        model = RCGPSeries(periods=periods, stuck=options.stuck, random_state=0)
+        model = RCGPSeries(periods=periods, local_noise=options.local_noise, stuck=options.stuck, random_state=0)
         title = f"Fitting {many(len(y))} values of {printable(target, 40)}"
         quiet_fit(model, series.times, y, y.dropna(), console, title)
         forecast = None if horizon is None else _forecast(model, horizon, options.coverage)
-        rows = series_rows(model, y, tuple(y.index))
+        rows = series_rows(model, series.times, y, tuple(y.index))
         fitted.append(FittedSeries(model, series.times, y, rows, forecast, series.notices))
     return fitted
 
@@ -187,12 +187,15 @@ def _print_series(fitted: FittedSeries, console: Console, shown_rows: int) -> No
     error, report, zone = np.abs(rows.residual), model.fit_report_, model.clock_.zone
     missing = len(fitted.y) - len(rows.label)
     first, last = times([fitted.times.min(), fitted.times.max()])
-    noise = np.sqrt(model.models_[0].noise_law.variance * model.noise_variance_)
+    low, middle, high = np.quantile(model.noise_std(fitted.times), [0.0, 0.5, 1.0])
+    noise = f"standard deviation {number(middle)}"
+    if high > low * (1.0 + 1e-6):
+        noise = f"standard deviation {number(low)} to {number(high)} in time, median {number(middle)}"
     facts = (
         ("target", printable(fitted.y.name)),
         ("rows", f"{many(len(fitted.y))}, {many(missing)} without a value" if missing else many(len(fitted.y))),
         ("span", f"{first} to {last}{f' ({zone})' if zone else ''}, typical gap {gap_text(model, typical_gap(model))}"),
-        ("noise", f"standard deviation {number(float(noise))}"),
+        ("noise", noise),
         ("leave-one-out error", f"absolute: median {number(float(np.median(error)))}, mean {number(error.mean())}"),
         *verdict_facts(model, rows),
         ("optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"),

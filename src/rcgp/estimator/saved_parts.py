@@ -38,7 +38,8 @@ __all__ = [
 
 PARTS = {"kernel": gpytorch.kernels.Kernel, "mean": gpytorch.means.Mean, "weight": WeightFunction}
 FLOATS = tuple(name for name in ROW_ATTRIBUTES if name != "outliers")
-_LOCAL = ("X", "squares", "counts")  # tensors of a local noise
+# Tensors of a local noise, and of one that varies in time.
+_LOCAL, _IN_TIME = ("X", "squares", "counts"), ("times", "squares", "counts")
 
 
 def collect(place: str, described: tuple[dict[str, Any], dict[str, Tensor]], tensors: dict[str, Tensor]) -> Any:
@@ -108,14 +109,21 @@ def describe_local_noise(local: LocalFactor | None, held: dict[str, Tensor], pla
     """Local noise of one output as JSON; its tensors join the others."""
     if local is None:
         return {}
-    assert isinstance(local, LocalNoise)
+    if not isinstance(local, LocalNoise):  # of a series
+        held.update({f"{place}.{name}": getattr(local, name) for name in _IN_TIME})
+        return {"local_timescale": local.timescale}  # type: ignore[attr-defined]
     held.update({f"{place}.{name}": getattr(local, name) for name in _LOCAL})
     return {"local_kernel": collect(f"{place}_kernel", describe(local.kernel), held), "local_power": local.power}
 
 
 def rebuild_local_noise(
     description: dict[str, Any], tensors: dict[str, Tensor], place: str = "local"
-) -> LocalNoise | None:
+) -> LocalFactor | None:
+    if "local_timescale" in description:
+        from rcgp.series.local_noise import NoiseInTime  # which wants numba
+
+        times, squares, counts = (tensors[f"{place}.{name}"] for name in _IN_TIME)
+        return NoiseInTime(times, squares, counts, float(description["local_timescale"]))
     if "local_kernel" not in description:
         return None
     kernel = rebuild(description["local_kernel"], under(f"{place}_kernel", tensors))
@@ -124,13 +132,17 @@ def rebuild_local_noise(
     return LocalNoise(kernel, X, squares, counts, float(description["local_power"]))
 
 
-def check_local_noise(local: LocalFactor, d: int) -> None:
-    assert isinstance(local, LocalNoise)
-    n = len(local.counts)
-    shaped = local.X.shape == (n, d) and local.squares.shape == (n,) and local.counts.shape == (n,)
-    numbers = finite((local.X, local.squares, local.counts, *local.kernel.parameters()), torch.float64)
-    positive = all(bool((part >= 0).all()) for part in (local.squares, local.counts))
-    require(local.power in POWERS and shaped and numbers and positive, "its local noise is invalid")
+def check_local_noise(local: Any, d: int) -> None:
+    n, values = len(local.counts), (local.squares, local.counts)
+    if isinstance(local, LocalNoise):
+        known = local.power in POWERS and local.X.shape == (n, d)
+        numbers = (*values, local.X, *local.kernel.parameters())
+    else:
+        in_order = n > 0 and local.times.shape == (n,) and bool((local.times.diff() >= 0.0).all())
+        known = d == 1 and local.timescale > 0.0 and in_order
+        numbers = (*values, local.times)
+    positive = all(part.shape == (n,) and bool((part >= 0).all()) for part in values)
+    require(known and positive and finite(numbers, torch.float64), "its local noise is invalid")
 
 
 def check_rows(estimator: Any, rows: int) -> None:

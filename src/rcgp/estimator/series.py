@@ -19,11 +19,11 @@ from torch import Tensor
 
 from rcgp.estimator.base import check_choice, check_integer, undone_on_failure
 from rcgp.estimator.output import ROW_ATTRIBUTES, Output, warn
-from rcgp.estimator.series_fit import fit_column
+from rcgp.estimator.series_fit import fit_column, values_of
 from rcgp.series import StateSpaceRCGP, Stream
 from rcgp.series.clock import Clock, times_and_values
 from rcgp.series.kernels import groups_of
-from rcgp.series.settings import SeriesSettings
+from rcgp.series.settings import SeriesSettings, in_durations
 
 __all__ = ["Component", "Forecast", "RCGPSeries"]
 
@@ -73,6 +73,9 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Prior mean, as for :class:`rcgp.RCGPRegressor`.
     weight : {"learned", "constant"}, default="learned"
         ``"learned"`` follows the noise law; ``"constant"`` is the ordinary GP.
+    local_noise : bool, default=True
+        Whether a learned noise may vary in time, where the data show it: intervals, flags, forecasts and streams then
+        follow quiet and loud stretches (:meth:`noise_std`).
     stuck : bool, default=False
         Whether runs of equal values that neither chance nor rounding explains (:mod:`rcgp.series.stuck`) are errors of
         the sensor. ``True`` flags all but the first of a run, and they take no part. ``False`` reports them as a doubt:
@@ -94,7 +97,8 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         As for :class:`rcgp.RCGPRegressor`, with a value for each row of the fit, in its order. A missing value has the
         weight and the probability NaN, and is no outlier; ``loo_mean_`` is its prediction.
     noise_variance_, kernel_, fit_report_, n_iter_
-        As for :class:`rcgp.RCGPRegressor`.
+        As for :class:`rcgp.RCGPRegressor`. Where times are dates, lengthscales and periods in the report are seconds
+        that print as days, hours or minutes.
     models_ : list of StateSpaceRCGP
         The fitted model of each column of y.
     n_outputs_ : int
@@ -132,6 +136,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         periods: Sequence[Any] = (),
         mean: Any = "median",
         weight: str = "learned",
+        local_noise: bool = True,
         stuck: bool = False,
         harmonics: int = 4,
         n_restarts: int = 0,
@@ -143,6 +148,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.periods = periods
         self.mean = mean
         self.weight = weight
+        self.local_noise = local_noise
         self.stuck = stuck
         self.harmonics = harmonics
         self.n_restarts = n_restarts
@@ -172,7 +178,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self._check_parameters()
         clock, numbers = Clock.of(t, "t")
         settings = self._settings(clock, check_random_state(self.random_state))
-        values = _values(y, len(numbers))
+        values = values_of(y, len(numbers))
         precision = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
         outputs = []
@@ -229,6 +235,11 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tail = 0.5 * (1.0 - float(coverage))
         ends = self.predict_quantiles(t, [tail, 1.0 - tail])
         return ends[..., 0], ends[..., 1]
+
+    def noise_std(self, t: Any) -> Array:
+        """Standard deviation of the noise of inliers at times, by the noise law; constant unless it varies in time."""
+        x = self._times(t)
+        return self._stack([(model.noise_law.variance * model.noise_scale(x)).sqrt() for model in self.models_])
 
     def forecast(self, horizon: Any, coverage: float = 0.95, step: Any = None) -> Forecast:
         """Predict what comes after the last time.
@@ -317,8 +328,9 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_parameters(self) -> None:
         check_choice(self.weight, ("learned", "constant"), "weight")
-        if not isinstance(self.stuck, bool | np.bool_):
-            raise TypeError(f"stuck must be True or False, got {self.stuck!r}")
+        for name in ("local_noise", "stuck"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         check_integer(self.harmonics, "harmonics", least=1)
         check_integer(self.n_restarts, "n_restarts", least=0)
         check_integer(self.max_iter, "max_iter", least=1)
@@ -337,6 +349,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             periods=tuple(clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods)),
             harmonics=int(self.harmonics),
             learned=self.weight == "learned",
+            local_noise=bool(self.local_noise),
             stuck=bool(self.stuck),
             restarts=int(self.n_restarts),
             max_iterations=int(self.max_iter),
@@ -358,7 +371,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.doubts_ = self._per_output([output.doubts for output in outputs])
         self.noise_variance_ = self._per_output([model.noise.item() for model in self.models_])
         self.kernel_ = self._per_output([model.kernel for model in self.models_])
-        self.fit_report_ = self._per_output([output.report for output in outputs])
+        self.fit_report_ = self._per_output([in_durations(o.report, o.model.kernel, clock) for o in outputs])
         self.n_iter_ = self._per_output([output.report.iterations for output in outputs])
 
     def _times(self, t: Any) -> Tensor:
@@ -376,19 +389,3 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _per_output(self, values: list[Any]) -> Any:
         return values[0] if self.n_outputs_ == 1 else values
-
-
-def _values(y: Any, rows: int) -> Array:
-    """Values as floats, NaN where they are missing; or a ValueError that names the row."""
-    if getattr(np.asarray(y), "dtype", np.dtype(float)).kind in "mM":
-        raise ValueError("y must be numbers, got dates: is it fit(t, y), times first?")
-    try:
-        values = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"y must be numbers: {error}") from error
-    if values.ndim not in (1, 2) or len(values) != rows or (values.ndim == 2 and values.shape[1] == 0):
-        raise ValueError(f"y must have a value, or a row of them, for each of the {rows} times, got {values.shape}")
-    if np.isinf(values).any():
-        row = int(np.argwhere(np.isinf(values))[0][0])
-        raise ValueError(f"y contains an infinite value in row {row}; NaN is a missing value")
-    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values

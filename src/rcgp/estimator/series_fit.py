@@ -14,7 +14,7 @@ from rcgp.series import harmonic_error
 from rcgp.series.settings import SeriesSettings
 from rcgp.training.judgement import judge_rows
 
-__all__ = ["fit_column"]
+__all__ = ["fit_column", "values_of"]
 
 Array = NDArray[np.float64]
 
@@ -64,3 +64,19 @@ def _unseen_periods(settings: SeriesSettings, names: Sequence[Any], t: Array) ->
         elif length > np.ptp(t):
             doubts.append(f"the period {name} is longer than the series: it cannot be seen")
     return doubts
+
+
+def values_of(y: Any, rows: int) -> Array:
+    """Values as floats, NaN where they are missing; or a ValueError that names the row."""
+    if getattr(np.asarray(y), "dtype", np.dtype(float)).kind in "mM":
+        raise ValueError("y must be numbers, got dates: is it fit(t, y), times first?")
+    try:
+        values = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y must be numbers: {error}") from error
+    if values.ndim not in (1, 2) or len(values) != rows or (values.ndim == 2 and values.shape[1] == 0):
+        raise ValueError(f"y must have a value, or a row of them, for each of the {rows} times, got {values.shape}")
+    if np.isinf(values).any():
+        row = int(np.argwhere(np.isinf(values))[0][0])
+        raise ValueError(f"y contains an infinite value in row {row}; NaN is a missing value")
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -34,6 +34,7 @@ __all__ = [
     "LocalNoiseOfOutputs",
     "NoiseAverage",
     "averages_by_kernel",
+    "choose_average",
     "learn_local_noise",
 ]
 
@@ -49,6 +50,9 @@ POWERS = (1.0, 4.0, 16.0)
 # Logarithms of the level of the prior rows: range in which it is looked for, below the largest local factor, and
 # precision.
 _RANGE, _PRECISION = 50.0, 1e-6
+
+# Nats that local noise gains at least: what the robust fit asks of it.
+_WORTH = 1.0
 
 # Inputs of an evaluation at a time.
 _ROWS = 256
@@ -138,6 +142,28 @@ def averages_by_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor, K: Tensor) ->
     return [partial(with_power, power) for power in POWERS]
 
 
+def choose_average(averages: Sequence[NoiseAverage], squares: Tensor, counts: Tensor) -> int | None:
+    """The average by which the noise is most likely; ``None`` where none gains a nat over the same noise everywhere.
+
+    With local variances τ_i in units of σ² the expected log density of the noise is −½ Σ_i (c_i log τ_i + t_i / τ_i). A
+    step that increases it increases the leave-one-out density.
+
+    Args:
+        averages: the candidates.
+        squares: ``n`` expected squares t of the noise, in units of σ², times c.
+        counts: ``n`` counts c of the rows.
+    """
+
+    def gain(average: NoiseAverage) -> float:
+        level, prior, h = _level(average, squares, counts)
+        tau = level * prior + h - prior
+        return float(-0.5 * (counts * tau.log() + squares / tau - squares).sum())
+
+    gains = [gain(average) for average in averages]
+    best = max(range(len(gains)), key=gains.__getitem__)
+    return best if gains[best] > _WORTH else None
+
+
 def learn_local_noise(
     average: NoiseAverage,
     learn: Callable[[Tensor, LearnedLaw], LearnedLaw],
@@ -159,29 +185,27 @@ def learn_local_noise(
     for _ in range(turns):
         squares, counts = local_squares(learned.rows, learned.noise * relative)
         if limits is not None:
-            level = _level(counts, average(torch.zeros_like(squares), counts)[1], average(squares, counts)[1])
-            noise = (learned.noise * level).clamp(*limits)
+            noise = (learned.noise * _level(average, squares, counts)[0]).clamp(*limits)
             squares, learned = squares * (learned.noise / noise), replace(learned, noise=noise)
         local, h = average(squares, counts)
         learned = learn(h, learned)
     return local, h, learned
 
 
-def _level(counts: Tensor, prior: Tensor, h: Tensor) -> float:
-    """The level m of the prior rows that is most likely given the noise variances: their harmonic mean.
+def _level(average: NoiseAverage, squares: Tensor, counts: Tensor) -> tuple[float, Tensor, Tensor]:
+    """The level m of the prior rows that is most likely given the local variances: their harmonic mean.
 
-    With prior rows at m the local noise variance is τ_i = m p_i + (h_i − p_i), where p_i is the part of h_i that comes
+    With prior rows at m these are τ_i = m p_i + (h_i − p_i) in units of σ², where p_i is the part of h_i that comes
     from the prior rows. m = Σ_i c_i / Σ_i (c_i / τ_i) has one solution.
 
-    Args:
-        counts: ``n`` counts c of the rows.
-        prior: ``n`` parts p.
-        h: ``n`` factors with the prior rows at one.
+    Returns:
+        m, ``n`` parts p and ``n`` factors h with the prior rows at one.
     """
+    h, prior = average(squares, counts)[1], average(torch.zeros_like(squares), counts)[1]
     own = (h - prior).clamp_min(0.0)
     largest, total = float((own / (1.0 - prior)).nan_to_num(0.0, 0.0).max()), counts.sum()
     if not largest > 0.0:
-        return 1.0  # no row has another one near it
+        return 1.0, prior, h  # no row has another one near it
 
     def excess(log_level: float) -> float:
         level = math.exp(log_level)
@@ -190,5 +214,5 @@ def _level(counts: Tensor, prior: Tensor, h: Tensor) -> float:
     upper = math.log(largest) + _PRECISION
     lower = upper - _RANGE
     if not excess(lower) < 0.0 < excess(upper):
-        return 1.0
-    return math.exp(scipy.optimize.brentq(excess, lower, upper, xtol=_PRECISION))
+        return 1.0, prior, h
+    return math.exp(scipy.optimize.brentq(excess, lower, upper, xtol=_PRECISION)), prior, h

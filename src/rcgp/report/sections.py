@@ -162,7 +162,7 @@ def law_section(robust: Any, rows: Rows, noise: Numbers | None = None) -> tuple[
         words += " It was learned after the fit and only flags rows: the weights were given."
     if noise is not None and noise.max() > noise.min() * (1.0 + 1e-6):
         words += (
-            f" The noise differs from place to place: its standard deviation is {number(float(noise.min()))} to "
+            f" The noise varies: its standard deviation is {number(float(noise.min()))} to "
             f"{number(float(noise.max()))}, and intervals follow it."
         )
     words += " Bars are residuals of the rows that are not flagged; they should follow the solid line."
@@ -173,7 +173,7 @@ def law_section(robust: Any, rows: Rows, noise: Numbers | None = None) -> tuple[
     panel = Panel("law", figure, "Density of the noise law and histogram of residuals")
     law = Section("law", "The noise law", words, (panel,), shares)
     words = "How much each row counts: 1 in full, near 0 hardly at all."
-    words += " Above 1 where the noise is locally small." if noise is not None else ""
+    words += " Above 1 where the noise is locally small." if rows.weight.max() > 1.0 else ""
     panel = Panel("weights", figures.weight_figure(rows.weight), "Weights")
     return law, Section("weights", "Weights", words, (panel,))
 

@@ -36,6 +36,7 @@ from rcgp.report.summary import (
     skill_of,
 )
 from rcgp.report.text import counted, for_html, number, percent, times
+from rcgp.series.clock import Duration
 from rcgp.weights import NoiseLaw
 
 __all__ = ["gap_text", "series_html", "series_rows", "write_series_report"]
@@ -46,7 +47,6 @@ _EVEN = 600
 _MOST_CYCLES, _LAST_CYCLES = 8, 4
 #: More half-widths are interpolated between those at this many variances, to six digits.
 _MOST_WIDTHS = 4096
-_UNITS = (("D", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class _Fit:
         grid = np.union1d(own, np.linspace(own[0], own[-1], _EVEN))
         when = pd.Index(clock.times(grid))
         mean, std = self.model.predict(when, return_std=True)
-        law, noise = predictive_law(self.model), np.full(len(grid), float(self.model.noise_variance_))
+        law = predictive_law(self.model)
+        noise = np.square(self.model.noise_std(when)) / law.variance
         half = _half_widths(law, np.square(std), noise, self.coverage)
         return Curve(when, mean, mean - half, mean + half)
 
@@ -139,30 +140,30 @@ def series_html(
         raise ValueError(f"t, y and rows must be of one length, got {len(when)}, {len(values)} and {len(labels)}")
     order = np.argsort(model.clock_.numbers(when), kind="stable")
     seen = order[~np.isnan(values[order])]
-    every = series_rows(model, values, labels)
+    every = series_rows(model, when, values, labels)
     place = np.cumsum(~np.isnan(values)) - 1  # of each row among those that are not missing
     fit = _Fit(model, when, values, target, time, coverage, forecast, every.take(place[seen]), when[seen])
     sections = [_series_section(fit)]
     if forecast is not None:
         sections.append(_forecast_section(fit))
     sections.append(_component_section(fit))
-    sections += law_section(model, fit.rows)
+    sections += law_section(model, fit.rows, model.noise_std(fit.when))
     sections.append(_row_section(fit))
     return page_html(target, _summary(fit), notices, sections, _fit_table(model))
 
 
-def series_rows(model: RCGPSeries, y: Any, labels: Sequence[object]) -> Rows:
+def series_rows(model: RCGPSeries, t: Any, y: Any, labels: Sequence[object]) -> Rows:
     """The rows of a series that are not missing, in the order of the fit, as the page and the command line show them.
 
     Args:
         model: fitted series of one column.
-        y: ``n`` values.
+        t, y: ``n`` times and values.
         labels: ``n`` names of the rows.
     """
     values = np.asarray(y, dtype=np.float64)
     seen = np.flatnonzero(~np.isnan(values))
     law, std = predictive_law(model), model.loo_std_[seen]
-    noise = np.minimum(float(model.noise_variance_), np.square(std) / law.variance)
+    noise = np.square(np.minimum(model.noise_std(t)[seen], std)) / law.variance
     half = _half_widths(law, np.maximum(np.square(std) - law.variance * noise, 0.0), noise)
     names = ("weights", "outliers", "outlier_scores", "outlier_probability")
     weight, flagged, score, probability = (getattr(model, f"{name}_")[seen] for name in names)
@@ -174,18 +175,19 @@ def gap_text(model: RCGPSeries, length: float) -> str:
     """A length of time as people read it: 5 min, 1.5 D; a number where times are numbers."""
     if not model.clock_.dates:
         return number(length)
-    unit, size = next(((unit, size) for unit, size in _UNITS if length >= size), _UNITS[-1])
-    return f"{number(length / size)} {unit}"
+    value, unit = Duration(length).in_unit
+    return f"{number(value)} {unit.replace('us', 'µs')}"
 
 
 def _half_widths(law: NoiseLaw, latent: Numbers, noise: Numbers, coverage: float = 0.95) -> Numbers:
-    """:func:`half_widths`, for many rows interpolated: with one σ² they depend on the variance alone."""
-    if len(latent) <= _MOST_WIDTHS or noise.min() < noise.max():
+    """:func:`half_widths`, for many rows interpolated: in units of σ they depend on the variance over σ² alone."""
+    if len(latent) <= _MOST_WIDTHS:
         return half_widths(law, latent, noise, coverage)
-    total = latent + noise
+    total = 1.0 + latent / noise
     knots = np.geomspace(total.min(), total.max(), _MOST_WIDTHS)
-    at = half_widths(law, np.maximum(knots - noise[0], 0.0), np.full(len(knots), noise[0]), coverage)
-    return np.interp(total, knots, at)
+    at = half_widths(law, np.maximum(knots - 1.0, 0.0), np.ones(len(knots)), coverage)
+    widths: Numbers = np.sqrt(noise) * np.interp(total, knots, at)
+    return widths
 
 
 def _summary(fit: _Fit) -> str:
@@ -310,7 +312,7 @@ def _fit_table(model: RCGPSeries) -> str:
     """Outcome of the fit, and its hyperparameters."""
     lines = [(name, [value]) for name, value in facts_of(model.fit_report_).items()]
     for name, values in model.fit_report_.hyperparameters.items():
-        lines.append((name, [", ".join(map(number, values))]))
+        lines.append((name, [", ".join(gap_text(model, v) if isinstance(v, Duration) else number(v) for v in values)]))
     return facts_table(["", "robust GP"], lines)
 
 

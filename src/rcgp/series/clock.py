@@ -17,11 +17,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Clock", "duration", "times_and_values"]
+__all__ = ["Clock", "Duration", "duration", "times_and_values"]
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "D": 86400.0, "W": 7 * 86400.0}
 _DURATION = re.compile(rf"\s*(\d*\.?\d*)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})\s*", re.IGNORECASE)
 _BY_CASE = {unit.lower(): size for unit, size in _UNITS.items()}
+_SHOWN = ("D", "h", "min", "s", "ms", "us")
+
+
+class Duration(float):
+    """A length of time: a number of seconds that prints in the unit that suits it, such as ``8.75 D``."""
+
+    @property
+    def in_unit(self) -> tuple[float, str]:
+        """The length as a number of the largest unit that it reaches, and that unit."""
+        unit = next((unit for unit in _SHOWN if self >= (1.0 - 1e-9) * _UNITS[unit]), _SHOWN[-1])
+        return float(self) / _UNITS[unit], unit
+
+    def __format__(self, spec: str) -> str:
+        value, unit = self.in_unit
+        return f"{value:{spec or '.4g'}} {unit}"
+
+    def __str__(self) -> str:
+        return format(self)
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,10 @@ class Clock:
         if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < float(value) < np.inf:
             raise ValueError(f"{name} must be a positive number in the unit of the times, got {value!r}")
         return float(value)
+
+    def duration(self, number: float) -> float:
+        """A number of :meth:`length` for people: a :class:`Duration` for dates, else the number as it is."""
+        return Duration(number) if self.dates else number
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
         if not self.dates:

@@ -7,6 +7,7 @@ gradient by a Kalman filter and one pass back: O(n) in place of O(n³), and exac
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gpytorch
@@ -19,11 +20,13 @@ from rcgp.core.exact import LeaveOneOut
 from rcgp.core.pseudo import PseudoData
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_scales, robust_spread
+from rcgp.models.local_noise import NoiseAverage
 from rcgp.models.means import MeanLike, build_mean
 from rcgp.models.posterior import PosteriorKernel, PosteriorNormal
 from rcgp.models.validation import as_real_tensor, check_finite, check_sample_weight
 from rcgp.series.defaults import default_series_kernel
 from rcgp.series.kernels import HARMONICS, Term, terms_of
+from rcgp.series.local_noise import average_in_time, timescales
 from rcgp.series.process import SeriesProcess, sorted_pseudo
 from rcgp.series.solver import Axis, StateSpace, evidence
 from rcgp.weights import Constant, WeightFunction
@@ -171,6 +174,8 @@ class StateSpaceRCGP(MarkovRCGP):
         ValueError: for data that are not finite, empty or of different lengths, and kernels without such a form.
     """
 
+    has_local_noise = True
+
     def __init__(
         self,
         times: Tensor,
@@ -212,6 +217,11 @@ class StateSpaceRCGP(MarkovRCGP):
         self.named_mean = mean if isinstance(mean, str) else None
         #: Which of the given rows are observed, those of ``train_X`` and ``train_y``: ``n``.
         self.observed = observed
+
+    def noise_averages(self) -> list[list[NoiseAverage]]:
+        """Averages in time, candidates for local noise, by their timescales (:mod:`rcgp.series.local_noise`)."""
+        order, axis = self._axis()
+        return [[partial(average_in_time, order, axis.times, tau) for tau in timescales(axis.times)]]
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f, or of new observations, at times.

@@ -81,16 +81,8 @@ class SeriesProcess:
 
     def sample(self, times: Array, samples: int, random: np.random.Generator) -> Array:
         """Joint samples of f at ``q`` times, ``samples x q``."""
-        passes, every = self._passes(times), np.concatenate([self.times, times])
-        space, drawn = passes.space, []
-        noise = np.where(self.w > 0.0, 1.0 / np.sqrt(np.maximum(self.w, 1e-300)), 0.0)
-        prior = self.prior_mean(torch.from_numpy(times).unsqueeze(-1)).numpy()
-        for _ in range(samples):
-            path = np.empty(len(every))
-            path[passes.order] = space.draw(passes.axis, random)
-            error = self.z - path[: len(self.times)] - noise * random.standard_normal(len(self.times))
-            drawn.append(prior + path[len(self.times) :] + passes.run(error)[0])
-        return np.stack(drawn)
+        passes, prior = self._passes(times), self.prior_mean(torch.from_numpy(times).unsqueeze(-1)).numpy()
+        return np.stack([prior + passes.sample(self.z, random) for _ in range(samples)])
 
     def _answer(self, x: Tensor, which: int) -> Tensor:
         """Mean and variance come from one pass: those of the last times are kept."""
@@ -120,6 +112,7 @@ class Merged:
         self.space, self.axis = space, Axis(every[self.order], places[self.order])
         self.own = len(own.times)
         self.w = np.concatenate([w, np.zeros(len(times))])[self.order]
+        self.std = np.where(w > 0.0, 1.0 / np.sqrt(np.maximum(w, 1e-300)), 0.0)  # of the noise of training rows
 
     def run(self, z: Array) -> tuple[Array, Array]:
         """Posterior mean and variance of the test rows, given targets of the training rows. Cost O(n + q).
@@ -138,6 +131,16 @@ class Merged:
         mean, variance = np.empty_like(targets), np.empty_like(targets)
         mean[self.order], variance[self.order] = found.mean, found.variance
         return mean[self.own :], variance[self.own :]
+
+    def sample(self, z: Array, random: np.random.Generator) -> Array:
+        """A sample of the test rows, given targets of the training rows. Cost O(n + q).
+
+        A sample of the prior, moved by what the data say of its error (Matheron's rule).
+        """
+        path = np.empty(len(self.order))
+        path[self.order] = self.space.draw(self.axis, random)
+        error = z - path[: self.own] - self.std * random.standard_normal(self.own)
+        return path[self.own :] + self.run(error)[0]
 
 
 def sorted_pseudo(pseudo: PseudoData, order: Tensor) -> tuple[Array, Array]:

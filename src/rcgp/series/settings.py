@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import gpytorch
@@ -15,6 +15,7 @@ from torch import Tensor
 from rcgp.models.defaults import robust_spread
 from rcgp.models.means import MeanLike
 from rcgp.saving import SavedModelError, describe, rebuild
+from rcgp.series.clock import Clock
 from rcgp.series.defaults import seasonal_kernel, weak_noise_prior
 from rcgp.series.kernels import HARMONICS
 from rcgp.series.model import StateSpaceRCGP
@@ -22,13 +23,19 @@ from rcgp.series.stuck import stuck_values
 from rcgp.training import FitReport, fit_robust
 from rcgp.training.fit import fit_ordinary
 
-__all__ = ["FittedSeries", "SeriesSettings"]
+__all__ = ["FittedSeries", "SeriesSettings", "in_durations"]
 
 Array = NDArray[np.float64]
 
 # Settings that are plain values, and those that are modules, or plain values too.
-_PLAIN = ("periods", "harmonics", "learned", "stuck", "noise", "restarts", "max_iterations", "seed")
+_PLAIN = ("periods", "harmonics", "learned", "local_noise", "stuck", "noise", "restarts", "max_iterations", "seed")
 _MODULES = {"kernel": gpytorch.kernels.Kernel, "mean": gpytorch.means.Mean}
+
+# Hyperparameters that are lengths of time.
+_TIMES = {
+    (gpytorch.kernels.MaternKernel,): "lengthscale",
+    (gpytorch.kernels.PeriodicKernel, gpytorch.kernels.CosineKernel): "period_length",
+}
 
 
 class FittedSeries(NamedTuple):
@@ -37,6 +44,16 @@ class FittedSeries(NamedTuple):
     model: StateSpaceRCGP
     report: FitReport
     stuck: NDArray[np.int64]
+
+
+def in_durations(report: FitReport, kernel: gpytorch.kernels.Kernel, clock: Clock | None) -> FitReport:
+    """The report with lengthscales and periods of a kernel on dates as durations; others are in the user's unit."""
+    values = dict(report.hyperparameters)
+    for path, part in kernel.named_modules(prefix="kernel"):
+        for kinds, name in _TIMES.items():
+            if clock is not None and isinstance(part, kinds) and (key := f"{path}.{name}") in values:
+                values[key] = [clock.duration(value) for value in values[key]]
+    return replace(report, hyperparameters=values)
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,7 @@ class SeriesSettings:
         periods: lengths of the seasons of the default kernel, in the unit of the times.
         harmonics: number of harmonics of a periodic kernel.
         learned: whether the noise law is learned; else the noise is normal.
+        local_noise: whether a learned noise may vary in time.
         stuck: whether stuck values are taken for missing ones.
         noise: noise variance, if it is held fixed.
         restarts, max_iterations, seed: as for :func:`rcgp.fit_robust`.
@@ -59,6 +77,7 @@ class SeriesSettings:
     periods: tuple[float, ...] = ()
     harmonics: int = HARMONICS
     learned: bool = True
+    local_noise: bool = True
     stuck: bool = False
     noise: float | None = None
     restarts: int = 0
@@ -118,9 +137,10 @@ class SeriesSettings:
 
     def _fit(self, t: Tensor, y: Tensor, precision: Tensor | None, progress: Any) -> tuple[StateSpaceRCGP, FitReport]:
         model = self.build(t, y, precision)
-        fit = fit_robust if self.learned else fit_ordinary
-        limits = {"restarts": self.restarts, "max_iterations": self.max_iterations, "seed": self.seed}
-        return model, fit(model, progress=progress, **limits)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"restarts": self.restarts, "max_iterations": self.max_iterations, "seed": self.seed}
+        if not self.learned:
+            return model, fit_ordinary(model, progress=progress, **options)
+        return model, fit_robust(model, local_noise=self.local_noise, progress=progress, **options)
 
     def describe(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The settings as JSON and tensors.

@@ -31,7 +31,7 @@ from rcgp.series.defaults import default_series_kernel
 from rcgp.series.kernels import Term, layout_of, on_columns, terms_of
 from rcgp.series.model import MarkovRCGP, nearest_in
 from rcgp.series.process import Merged, sorted_pseudo
-from rcgp.series.solver import StateSpace
+from rcgp.series.solver import Axis, StateSpace
 from rcgp.weights import Constant, WeightFunction
 
 __all__ = ["FieldPosterior", "SpaceTimeRCGP"]
@@ -156,27 +156,42 @@ class SpaceTimeRCGP(MarkovRCGP):
         Returns:
             ``q x p`` means and variances. Cost that of an evaluation with q·p more cells.
         """
-        t = self._check_times(times)
-        if t.ndim != 2:
-            raise ValueError(f"times must have shape q, got {tuple(t.shape[:-1])}")
-        x = self.sites if sites is None else _check_sites(sites, self.sites.shape[1]).to(self.sites)
         with torch.no_grad():
-            model, grid = self.in_float64(), _grid(t, x)
-            assert isinstance(model, SpaceTimeRCGP)
-            H, left = model._weave(None if sites is None else x.double())
-            order, axis = model._axis()
-            z, w = sorted_pseudo(model.training_terms().pseudo, order)
-            s, q, p = len(self.sites), len(t), len(x)
-            space = StateSpace(model._terms(), H.numpy(), s)
-            place = np.tile(np.arange(p) + (0 if sites is None else s), q)
-            passes = Merged(space, axis, w, np.repeat(t.double().squeeze(-1).numpy(), p), place)
-            mean, variance = (torch.from_numpy(part).reshape(q, p) for part in passes.run(z))
-            points = grid.double()
+            model, passes, z, points, c = self._at(times, sites)
+            mean, variance = (torch.from_numpy(part).reshape(points.shape[:2]) for part in passes.run(z))
             mean += model.mean(points)
-            variance += left * model.time_kernel(points[:, 0], diag=True).unsqueeze(-1)
+            if c is not None:
+                left = model.space_kernel(points[0], diag=True) - c.square().sum(dim=0)
+                variance += left.clamp_min(0.0) * model.time_kernel(points[:, 0], diag=True).unsqueeze(-1)
             if observation_noise:
                 variance += self.noise_law.variance * model.noise_scale(points)
-            return FieldPosterior(mean.to(t), variance.to(t))
+            return FieldPosterior(mean.to(self.train_X), variance.to(self.train_X))
+
+    def sample(
+        self,
+        times: Tensor | ArrayLike,
+        sites: Tensor | ArrayLike | None = None,
+        samples: int = 1,
+        seed: int | None = None,
+    ) -> Tensor:
+        """Joint samples of f at all pairs of times and sites from the posterior, ``samples x q x p``.
+
+        Each costs as much as :meth:`posterior`, by the rule of :meth:`rcgp.StateSpaceRCGP.sample`.
+
+        Args:
+            times, sites: as for :meth:`posterior`.
+            samples: their number.
+            seed: of the random numbers.
+        """
+        random, drawn = np.random.default_rng(seed), []
+        with torch.no_grad():
+            model, passes, z, points, c = self._at(times, sites)
+            prior = model.mean(points).numpy()
+            apart = None if c is None else _Apart.of(model, points, c)
+            for _ in range(samples):
+                f = prior + passes.sample(z, random).reshape(prior.shape)
+                drawn.append(f if apart is None else f + apart.draw(random))
+        return torch.from_numpy(np.stack(drawn)).to(self.train_X)
 
     def nearest_rows(self) -> Tensor:
         """The cell of the same site that is nearest in time to each training row, ``n``.
@@ -200,8 +215,29 @@ class SpaceTimeRCGP(MarkovRCGP):
     def _loadings(self) -> tuple[Tensor, int]:
         return self._weave()[0], len(self.sites)
 
-    def _weave(self, new: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """H of the sites and of new ones after them; and the variance of the latter that the sites leave, per k_time.
+    def _at(
+        self, times: Tensor | ArrayLike, sites: Tensor | ArrayLike | None
+    ) -> tuple[SpaceTimeRCGP, Merged, NDArray[np.float64], Tensor, Tensor | None]:
+        """This model in float64, its passes with all pairs of times and sites, targets, ``q x p x (1 + d)`` points, c.
+
+        The last, ``s x p``, is what new sites observe of the old ones; ``None`` where there are no new ones.
+        """
+        t = self._check_times(times)
+        if t.ndim != 2:
+            raise ValueError(f"times must have shape q, got {tuple(t.shape[:-1])}")
+        x = self.sites if sites is None else _check_sites(sites, self.sites.shape[1]).to(self.sites)
+        model, s, q, p = self.in_float64(), len(self.sites), len(t), len(x)
+        assert isinstance(model, SpaceTimeRCGP)
+        H, c = model._weave(None if sites is None else x.double())
+        order, axis = model._axis()
+        z, w = sorted_pseudo(model.training_terms().pseudo, order)
+        place = np.tile(np.arange(p) + (0 if sites is None else s), q)
+        space = StateSpace(model._terms(), H.numpy(), s)
+        passes = Merged(space, axis, w, np.repeat(t.double().squeeze(-1).numpy(), p), place)
+        return model, passes, z, _grid(t, x).double(), c
+
+    def _weave(self, new: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """H of the sites, and of new ones after them; and c of the latter, ``s x p``.
 
         Args:
             new: ``p x d`` sites.
@@ -210,11 +246,10 @@ class SpaceTimeRCGP(MarkovRCGP):
         L = cholesky(dense_kernel(self.space_kernel, sites, sites).double())
         h = torch.from_numpy(layout_of(self._terms()).values)
         if new is None:
-            return (L.unsqueeze(-1) * h).flatten(1), L.new_zeros(())  # L ⊗ h
+            return (L.unsqueeze(-1) * h).flatten(1), None  # L ⊗ h
         points = pad(new, (1, 0))
         c = torch.linalg.solve_triangular(L, dense_kernel(self.space_kernel, sites, points), upper=False)
-        left = self.space_kernel(points, diag=True) - c.square().sum(dim=0)
-        return (torch.cat([L, c.T]).unsqueeze(-1) * h).flatten(1), left.clamp_min(0.0)
+        return (torch.cat([L, c.T]).unsqueeze(-1) * h).flatten(1), c
 
     def _places(self) -> NDArray[np.int64]:
         place = np.zeros(len(self.train_X), dtype=np.int64)
@@ -224,6 +259,31 @@ class SpaceTimeRCGP(MarkovRCGP):
 
     def _shortest_stretch(self) -> int:
         return _TIMES * len(self.sites)
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """The part of p new sites that is independent of the old ones: p processes, mixed by a root of K − cᵀc."""
+
+    space: StateSpace
+    axis: Axis
+    order: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, model: SpaceTimeRCGP, points: Tensor, c: Tensor) -> _Apart:
+        """At ``q x p x (1 + d)`` points, where the old sites explain c, ``s x p``."""
+        values, vectors = torch.linalg.eigh(dense_kernel(model.space_kernel, points[0], points[0]) - c.T @ c)
+        root, h = vectors * values.clamp_min(0.0).sqrt(), torch.from_numpy(layout_of(model._terms()).values)
+        t, p = points[:, 0, 0].numpy(), len(root)
+        order = np.argsort(t, kind="stable")
+        space = StateSpace(model._terms(), (root.unsqueeze(-1) * h).flatten(1).numpy(), p)
+        return cls(space, Axis(np.repeat(t[order], p), np.tile(np.arange(p), len(t))), order)
+
+    def draw(self, random: np.random.Generator) -> NDArray[np.float64]:
+        """A sample, ``q x p``."""
+        values = np.empty((len(self.order), len(self.space.H)))
+        values[self.order] = self.space.draw(self.axis, random).reshape(values.shape)
+        return values
 
 
 def _grid(times: Tensor, sites: Tensor) -> Tensor:

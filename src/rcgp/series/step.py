@@ -2,6 +2,11 @@
 
 :func:`judge` is :func:`rcgp.weights.noise_law.responsibilities` for one value, and :func:`quantile` the law's, in
 numbers instead of tensors: a step takes some microseconds. :func:`law_numbers` says what the numbers of a law are.
+
+Where the noise varies in time, its variance is σ² h, with h from the sums of :mod:`rcgp.series.local_noise` over the
+values seen so far; they decay with time, and each value adds to them. A fit learns h and the law in turn, so that loud
+stretches are no longer taken for a tail of the law. A stream sees each value once: its t_j is the expected squared
+noise over the variance of the law, which has the same mean, and counts values of the tail in full.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from numpy.typing import NDArray
 
 from rcgp.series import transitions
 from rcgp.series.filtering import LAYOUT, assign, observe, predict
+from rcgp.series.local_noise import PRIOR_ROWS
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, GAP, SCALES
 
@@ -30,11 +36,14 @@ _NEWTON = 60
 # What is left of the density of outliers at least, and the squared weight below which a value is left out.
 _SMALLEST, _DELETED = 1e-12, 1e-200
 
+# From here on erfcx is its asymptotic series; five terms of it are exact to 1e-12.
+_SERIES = 25.0
+
 _VECTOR, _MATRIX, _TWO = float64[::1], float64[:, ::1], float64[:, :, ::1]
 _KERNEL = int64[::1], int64[::1], _VECTOR, _VECTOR
 _STEP = void(
     float64, float64, LAYOUT, LAYOUT, LAYOUT, *_KERNEL, _VECTOR, _VECTOR, _TWO, _MATRIX, _MATRIX, _MATRIX, _VECTOR,
-    _MATRIX, _TWO, _VECTOR, _MATRIX, _TWO, _VECTOR,
+    _VECTOR, _VECTOR, _MATRIX, _TWO, _VECTOR, _VECTOR, _MATRIX, _VECTOR,
 )  # fmt: skip
 
 # Size of a jump whose square is an ordinary number.
@@ -42,17 +51,35 @@ _FARTHEST = 1e100
 
 
 def law_numbers(law: NoiseLaw, noise: float, coverage: float) -> NDArray[np.float64]:
-    """A law as a compiled step reads it: σ², b, log Z, the upper quantile's probability, log shares, shares."""
-    reach = SCALES[GAP] * math.sqrt(noise)
-    left = 1.0 - float(torch.special.erfcx(torch.tensor(law.width / (math.sqrt(2.0) * reach), dtype=torch.float64)))
+    """A law as a compiled step reads it: σ², b, log Z, the upper quantile's probability, log shares, shares, variance.
+
+    The variance of inliers is in units of σ².
+    """
     log_shares = law.log_shares(torch.zeros((), dtype=torch.float64)).numpy()
-    head = noise, law.width, math.log(max(left, _SMALLEST)), 0.5 + 0.5 * coverage
-    return np.concatenate([head, log_shares, law.good_shares])
+    head = noise, law.width, log_mass.py_func(law.width, noise), 0.5 + 0.5 * coverage
+    return np.concatenate([head, log_shares, law.good_shares, [law.variance]])
+
+
+@njit(error_model="numpy")
+def log_mass(width, noise):
+    """log Z, the share of the Cauchy density that the gap leaves: Z = 1 − erfcx(b / (√2 s σ))."""
+    x = width / math.sqrt(2.0 * noise * _SQUARES[GAP])
+    if x < _SERIES:
+        scaled = math.exp(x * x) * math.erfc(x)
+    else:  # where erfc underflows
+        u = 0.5 / (x * x)
+        scaled = (1.0 - u * (1.0 - 3.0 * u * (1.0 - 5.0 * u * (1.0 - 7.0 * u)))) / (x * math.sqrt(math.pi))
+    return math.log(max(1.0 - scaled, _SMALLEST))
 
 
 @njit(error_model="numpy")
 def judge(e, f, v, law):
-    """Log density, probability of being bad, squared weight and slope of a residual e predicted by N(f, v)."""
+    """What the law says of a residual e predicted by N(f, v).
+
+    Returns:
+        Log density, probability of being bad, squared weight and slope; expected squared noise of an inlier in units
+        of the variance of the law, times the probability of being one; and that probability.
+    """
     noise, width = law[0], law[1]
     K = _SCALES.size
     deviation = e - f
@@ -88,7 +115,13 @@ def judge(e, f, v, law):
         for k in range(K):
             if terms[k] > 0.0:
                 slope += terms[k] * (pull[k] - mean) / _SQUARES[k] / precision
-    return largest + math.log(density), terms[K - 1] + terms[K], precision, slope
+    squares = 0.0
+    for k in range(K):
+        if terms[k] > 0.0:
+            total = v + noise * _SQUARES[k]
+            ratio = noise * _SQUARES[k] / total
+            squares += terms[k] * _SQUARES[k] * (1.0 + ratio * (deviation * deviation / total - 1.0))
+    return largest + math.log(density), terms[K - 1] + terms[K], precision, slope, squares / law[-1], 1.0 - terms[K]
 
 
 @njit(error_model="numpy")
@@ -135,12 +168,12 @@ def _expected(h, m, P):
 
 @njit(error_model="numpy")
 def _take_in(e, h, law, m, P, room):
-    """Judge a residual by one filter, and take it in: its log density and probability of being bad."""
+    """Judge a residual by one filter, and take it in: log density, probability of being bad, squares and count."""
     f, v = _expected(h, m, P)
-    density, probability, precision, slope = judge(e, f, v, law)
+    density, probability, precision, slope, squares, count = judge(e, f, v, law)
     if precision > _DELETED:
         observe(h.shape[1], False, h, 0, e - law[0] * slope, precision / law[0], m, P, m, P, room)
-    return density, probability
+    return density, probability, squares, count
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +197,9 @@ def compiled_step() -> Callable[..., None]:
         A,
         Q,
         h,
+        constant,
         law,
+        window,
         m,
         P,
         total,
@@ -172,48 +207,59 @@ def compiled_step() -> Callable[..., None]:
         new_P,
         answer,
     ):
-        """Predict, answer, judge, take in; so does the second filter, where there is one or reason for one."""
+        """Predict, answer, judge, take in; so do filters after a jump, where there is one or reason for one."""
         D = h.shape[1]
         room = np.empty((D, D))
         if gap[0] > 0.0:
             transitions.fill(ends, kinds, coefficients, thetas, gap, now, inner[0], inner[1])
             for i in range(A.size - 1):  # the last entry is the level's, which stays
                 A[0, i], Q[0, i] = inner[0, 0, i], inner[1, 0, i]
-            for i in range(2 if total[0] > 0.0 else 1):
-                predict(D, sizes.size, sizes, starts, flats, A, Q, 0, m[i], P[i], new_m[i], new_P[i], room)
-                assign(D, new_m[i], new_P[i], m[i], P[i])
+            for i in range(1 + total.size):
+                if i == 0 or total[i - 1] > 0.0:
+                    predict(D, sizes.size, sizes, starts, flats, A, Q, 0, m[i], P[i], new_m, new_P, room)
+                    assign(D, new_m, new_P, m[i], P[i])
+        local = 1.0
+        if window[2] > 0.0:  # the noise varies in time
+            decay = math.exp(-gap[0] / window[2])
+            window[0], window[1] = decay * window[0], decay * window[1]
+            local = (PRIOR_ROWS + window[0]) / (PRIOR_ROWS + window[1])
+            law[0] = local * constant[0]
+            law[2] = log_mass(law[1], law[0])
         f, v = _expected(h, m[0], P[0])
         half = quantile(v, law)
         answer[0], answer[1], answer[2] = f, f - half, f + half
         answer[3], answer[4] = math.nan, 0.0
         if math.isnan(e):
             return
-        assign(D, m[0], P[0], new_m[0], new_P[0])
-        first, probability = _take_in(e, h, law, m[0], P[0], room[0])
+        assign(D, m[0], P[0], new_m, new_P)
+        first, probability, squares, count = _take_in(e, h, law, m[0], P[0], room[0])
         answer[3] = probability
-        if total[0] <= 0.0 and probability <= FLAGGED:
-            return  # as expected: nothing to be explained by a jump
-        explained = False
-        if total[0] > 0.0:
-            second, bad = _take_in(e, h, law, m[1], P[1], room[0])
-            # Every other error is as the one before: log(p₀ + π_o p₁ / 2).
-            again = second + law[4 + _SCALES.size] - math.log(2.0)
-            larger = max(first, again)
-            null = larger + math.log(math.exp(first - larger) + math.exp(again - larger))
-            total[0] = max(0.0, total[0] + second - null)
-            explained = bad <= FLAGGED or probability <= FLAGGED
-        if not explained:  # by neither filter: the level may have jumped just now, which has a Cauchy density
-            jump = e - f
-            total[0] = 0.0
-            if abs(jump) < _FARTHEST:
-                assign(D, new_m[0], new_P[0], m[1], P[1])
-                P[1, D - 1, D - 1] += law[1] * law[1] + jump * jump  # what the density's scales are, given the jump
-                _take_in(e, h, law, m[1], P[1], room[0])
-                density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, jump / law[1]))
-                total[0] = max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
-        if total[0] > threshold:
-            assign(D, m[1], P[1], m[0], P[0])
-            total[0] = 0.0
+        if window[2] > 0.0:
+            window[0], window[1] = window[0] + local * squares, window[1] + count
+        explained, best, worst = probability <= FLAGGED, 0, 0
+        for i in range(total.size):
+            if total[i] > 0.0:
+                other, bad, _, _ = _take_in(e, h, law, m[i + 1], P[i + 1], room[0])
+                # Every other error is as the one before: log(p₀ + π_o p₁ / 2).
+                again = other + law[4 + _SCALES.size] - math.log(2.0)
+                larger = max(first, again)
+                null = larger + math.log(math.exp(first - larger) + math.exp(again - larger))
+                total[i] = max(0.0, total[i] + other - null)
+                explained = explained or bad <= FLAGGED
+            best, worst = i if total[i] > total[best] else best, i if total[i] < total[worst] else worst
+        if total[best] > threshold:
+            assign(D, m[best + 1], P[best + 1], m[0], P[0])
+            total[:] = 0.0
             answer[3], answer[4] = 0.0, 1.0
+        elif not explained:  # by any filter: the level may have jumped just now, which has a Cauchy density
+            jump = e - f
+            total[worst] = 0.0
+            if abs(jump) < _FARTHEST:
+                assign(D, new_m, new_P, m[worst + 1], P[worst + 1])
+                # What the density's scales are, given the jump.
+                P[worst + 1, D - 1, D - 1] += law[1] * law[1] + jump * jump
+                _take_in(e, h, law, m[worst + 1], P[worst + 1], room[0])
+                density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, jump / law[1]))
+                total[worst] = max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
 
     return step  # type: ignore[no-any-return]

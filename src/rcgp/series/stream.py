@@ -2,19 +2,24 @@
 
 The filter of a fitted model goes on. A new value at time t is predicted by N(μ, v) for f and the noise law; the law's
 responsibilities (:mod:`rcgp.weights.noise_law`) give the probability that it is bad and its weight, and the weighted
-value becomes pseudo-data as in the fit. An outlier moves nothing.
+value becomes pseudo-data as in the fit. An outlier moves nothing. Noise that varies in time goes on from the level at
+the last value of the fit: its average (:mod:`rcgp.series.local_noise`) over the values seen so far.
 
-**Level shifts.** Values that are wrong in the same way look like a new level. Beside the filter a second one is kept in
+**Level shifts.** Values that are wrong in the same way look like a new level. Beside the filter another one is kept in
 which the level has jumped by δ, of a Cauchy density of half-width b, that of outliers. With p₀ and p₁ the law's
 densities of a value under the two,
 
     L ← max(0, L + log p₁ − log(p₀ + π_o p₁ / 2)),
 
 Page's cumulative sum (1954), in which every other error, of share π_o, is as the one before: errors of one and the same
-size are common. The second filter starts, anew and with L from zero, at a value that is bad for both. Where L exceeds
-log(20 n), n the number of values seen so far, the second filter takes over. For two fixed densities Lorden's bound
-(1971) on the mean time to a false alarm is then 20 n values, 5 % in a series as long as the one seen; the second filter
-adapts to its first value, so that this is a guide.
+size are common. The other filter starts, with L from zero, at a value that is bad for all, and takes over where L
+exceeds log(20 n), n the number of values seen so far. For two fixed densities Lorden's bound (1971) on the mean time to
+a false alarm is then 20 n values, 5 % in a series as long as the one seen; the other filter adapts to its first value,
+so that this is a guide.
+
+A value that is bad for both filters has p₀ ≈ p₁: it says nothing of a shift, and leaves L as it is. But it may be the
+first of a new level itself. So two jumps are followed at a time, and such a value takes the place of that with the
+smaller L: neither does an error after a shift undo what spoke for it, nor do errors before one hide it.
 """
 
 from __future__ import annotations
@@ -35,8 +40,9 @@ from rcgp.saving import SavedModelError, read_archive, write_archive
 from rcgp.series.clock import Clock, times_and_values
 from rcgp.series.filtering import layout_arrays
 from rcgp.series.kernels import terms_of
+from rcgp.series.local_noise import NoiseInTime
 from rcgp.series.model import StateSpaceRCGP
-from rcgp.series.settings import SeriesSettings
+from rcgp.series.settings import SeriesSettings, in_durations
 from rcgp.series.solver import StateSpace
 from rcgp.series.step import compiled_step, law_numbers
 from rcgp.series.stuck import FALSE_ALARM, Repetition
@@ -47,6 +53,9 @@ from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 __all__ = ["Stream", "StreamResult", "StreamResults"]
 
 Array = NDArray[np.float64]
+
+# Jumps that are followed beside the filter.
+_JUMPS = 2
 
 
 class StreamResult(NamedTuple):
@@ -113,7 +122,7 @@ class Stream:
             if law.is_normal:
                 counts = residual.new_tensor(PRIOR_COUNTS) + residual.new_tensor([n, 0.0, 0.0])
                 law = NoiseLaw.of_counts(counts, OUTLIER_WIDTH * robust_spread(residual))
-            noise = float(model.noise)
+            noise, local = float(model.noise), model.local_noise
             level = model.mean(model.train_X)
             if not torch.equal(level, level[:1].expand_as(level)):
                 raise ValueError(
@@ -131,9 +140,13 @@ class Stream:
         self._coefficients, self._thetas = inner.coefficients, inner.thetas
         self._blocks, self._h = (*inner.blocks, 1), np.append(inner.layout.values, 1.0)
         self._law = law_numbers(law, noise, coverage)
-        self._m, self._P = np.zeros((2, D)), np.zeros((2, D, D))  # of the filter, and of the one after a shift
+        # Sums of squared noise and of counts, and their timescale: zero where the noise is the same everywhere.
+        self._window = np.zeros(3)
+        if isinstance(local, NoiseInTime):
+            self._window[:] = *local.after_last(), local.timescale
+        self._m, self._P = np.zeros((1 + _JUMPS, D)), np.zeros((1 + _JUMPS, D, D))  # of the filter, and after jumps
         self._m[:, :-1], self._P[:, :-1, :-1] = m, P
-        self._sum = np.zeros(1)  # L
+        self._sum = np.zeros(_JUMPS)  # L
         # The last value, how surprising it is that it repeats the one before, and the half-width of its interval.
         self._run = np.array([np.nan, 0.0, np.inf])
         self._prepare()
@@ -146,10 +159,11 @@ class Stream:
         inner, A, Q = np.zeros((2, 1, flat - 1)), np.zeros((1, flat)), np.zeros((1, flat))
         A[0, -1] = 1.0  # the level stays
         self._gap, self._now, self._answer = np.zeros(1), np.zeros(1), np.zeros(5)
-        room = np.empty((2, D)), np.empty((2, D, D))
+        room = np.empty(D), np.empty((D, D))
         self._arguments = (
             *layout_arrays(self._blocks), self._ends, self._kinds, self._coefficients, self._thetas, self._gap,
-            self._now, inner, A, Q, self._h[np.newaxis], self._law, self._m, self._P, self._sum, *room, self._answer,
+            self._now, inner, A, Q, self._h[np.newaxis], self._law, self._law.copy(), self._window, self._m, self._P,
+            self._sum, *room, self._answer,
         )  # fmt: skip
 
     def update(self, t: Any, y: float) -> StreamResult:
@@ -221,7 +235,8 @@ class Stream:
             progress: as for :func:`rcgp.fit_robust`.
 
         Returns:
-            The report of the fit.
+            The report of the fit. Where times are dates, its lengthscales and periods are durations: seconds that print
+            as days, hours or minutes.
 
         Raises:
             ValueError: for times and values that :meth:`update_many` refuses, too, or that are too old.
@@ -236,7 +251,7 @@ class Stream:
             clock, t = Clock.of(times)
         fitted = self.settings.fit(t, y, progress=progress)
         self.__dict__.update(Stream(fitted.model, self.coverage, clock, self.settings).__dict__)
-        return fitted.report
+        return in_durations(fitted.report, fitted.model.kernel, clock)
 
     def _read(self, times: Any, values: ArrayLike) -> tuple[Array, Array]:
         """Times as numbers and values, of one length; or a ValueError."""
@@ -314,7 +329,8 @@ class Stream:
                 stream.repetition = Repetition(share, coarse, dict(common))
             stream.law = NoiseLaw(tuple(law["shares"]), float(law["outlier_share"]), float(law["width"]))
             D = sum(stream._blocks)
-            if stream._m.shape != (2, D) or stream._P.shape != (2, D, D) or stream._h.shape != (D,):
+            shapes = [(1 + _JUMPS, D), (1 + _JUMPS, D, D), (_JUMPS,), (D,)]
+            if [part.shape for part in (stream._m, stream._P, stream._sum, stream._h)] != shapes:
                 raise SavedModelError("its parts do not fit together")
             stream._prepare()
         except SavedModelError as error:
@@ -337,5 +353,5 @@ def _as_lists(repetition: Repetition) -> list[Any]:
 
 
 # What a stream changes, and the arrays that it does not.
-_STATE = ("_m", "_P", "_sum", "_run")
+_STATE = ("_m", "_P", "_sum", "_run", "_window")
 _FIXED = ("_ends", "_kinds", "_coefficients", "_thetas", "_h", "_law")

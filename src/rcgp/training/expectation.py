@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut
-from rcgp.core.noise_law import LearnedLaw, first_weights, learn_law, log_bound, without_tail
+from rcgp.core.noise_law import LearnedLaw, first_weights, learn_law, local_squares, log_bound, without_tail
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
-from rcgp.models.local_noise import LocalFactor, learn_local_noise
+from rcgp.models.local_noise import LocalFactor, choose_average, learn_local_noise
 from rcgp.training.objectives import log_prior
 from rcgp.training.rows import joined, spreads_of
 from rcgp.training.search import Outcome, hyperparameters_of
@@ -43,7 +43,7 @@ class State:
     good: Tensor  # n, probability that a row is no outlier
     h: Tensor  # n, local factors on the noise variance
     local: LocalFactor | None = None
-    averages: tuple[int, ...] = ()  # that of the model's averages which local noise is, for each output
+    averages: tuple[int | None, ...] = ()  # which of the model's averages local noise is, for each output
     learned: tuple[LearnedLaw, ...] = ()  # law of each output, and its rows; none before the first step
     cavity: LeaveOneOut | None = None
     search: Outcome | None = None
@@ -110,17 +110,16 @@ class Expectation:
         return self._by_law(state, noise)
 
     def with_local_noise(self, state: State) -> State | None:
-        """A state whose noise differs from place to place; ``None`` where there is no noise.
+        """A state whose noise differs from place to place; ``None`` where it is the same, or where there is none.
 
         Its law begins without a tail: what looks like a heavy tail may be local noise.
         """
-        if all(self._noiseless()):
-            return None
         learned = tuple(
             self._law(state, output, replace(law, counts=without_tail(law.counts)), law.noise, None, learn=False)
             for output, law in enumerate(state.learned)
         )
-        return self._by_law(self._with_averages(replace(state, learned=learned), _TURNS), noise=True)
+        found = self._with_averages(replace(state, learned=learned), _TURNS)
+        return None if found.local is None else self._by_law(found, noise=True)
 
     def bound(self, state: State) -> float:
         """F of a state at the present hyperparameters. Cost n³/3."""
@@ -157,15 +156,20 @@ class Expectation:
         )
 
     def _with_averages(self, state: State, turns: int) -> State:
-        """Local noise and law of each output, by the average with the largest leave-one-out density, once chosen."""
-        model, candidates, bounds = self.model, self.model.noise_averages(), self.model.noise_bounds()
-        relative = model.relative_noise()
-        outputs, found, chosen = model.output_rows(), [], []
-        for output, (rows, law) in enumerate(zip(outputs, state.learned, strict=True)):
-            if self._noiseless()[output]:
-                nothing = torch.zeros_like(law.rows.residual)
-                found.append((*candidates[output][0](nothing, nothing), law))
-                chosen.append(0)
+        """Local noise and law of each output, by the average that is chosen the first time."""
+        model, bounds, relative = self.model, self.model.noise_bounds(), self.model.relative_noise()
+        outputs, noiseless, found, chosen = model.output_rows(), self._noiseless(), [], list[int | None]()
+        for output, (rows, law, averages) in enumerate(
+            zip(outputs, state.learned, model.noise_averages(), strict=True)
+        ):
+            squares, counts = local_squares(law.rows, law.noise * relative[rows])
+            if state.averages:
+                chosen.append(state.averages[output])
+            else:
+                chosen.append(None if noiseless[output] else choose_average(averages, squares, counts))
+            if (choice := chosen[-1]) is None:
+                nothing = torch.zeros_like(squares)
+                found.append((*averages[0](nothing, nothing), law))
                 continue
 
             def learn(h: Tensor, before: LearnedLaw, output: int = output, rows: Tensor | slice = rows) -> LearnedLaw:
@@ -173,20 +177,14 @@ class Expectation:
                 factors[rows] = h
                 return self._law(replace(state, h=factors), output, before, before.noise, bounds[output])
 
-            choices = [state.averages[output]] if state.averages else range(len(candidates[output]))
-            tried = {
-                choice: learn_local_noise(candidates[output][choice], learn, law, relative[rows], bounds[output], turns)
-                for choice in choices
-            }
-            chosen.append(max(tried, key=lambda choice: float(tried[choice][2].rows.log_density.sum())))
-            found.append(tried[chosen[-1]])
+            found.append(learn_local_noise(averages[choice], learn, law, relative[rows], bounds[output], turns))
         local, h, learned = zip(*found, strict=True)
         return replace(
             state,
-            local=model.local_noise_of(local),
+            local=None if chosen == [None] * len(chosen) else model.local_noise_of(local),
             averages=tuple(chosen),
             h=joined(outputs, list(h)),
-            learned=tuple(learned),
+            learned=learned,
         )
 
     def _noiseless(self) -> list[bool]:
