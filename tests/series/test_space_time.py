@@ -269,7 +269,8 @@ def test_a_robust_fit_is_that_of_the_dense_model() -> None:
     model = SpaceTimeRCGP(t, x, Y)
     twin = dense(model)
     mine, theirs = fit_robust(model), fit_robust(twin, local_noise=False)
-    assert mine.evidence == pytest.approx(theirs.evidence, abs=0.05)
+    # The starts differ, and a fit ends where a step gains less than 0.01 nats for each row.
+    assert mine.evidence == pytest.approx(theirs.evidence, abs=0.2)
     torch.testing.assert_close(model.weights(), twin.weights(), rtol=0.02, atol=0.02)
 
 
