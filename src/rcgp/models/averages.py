@@ -17,7 +17,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rcgp.models.cells import arranged
-from rcgp.models.defaults import default_kernel, robust_scales, robust_spread, typical_gap, varying_columns
+from rcgp.models.defaults import (
+    default_kernel,
+    longest_lengthscale,
+    robust_scales,
+    robust_spread,
+    typical_gap,
+    varying_columns,
+)
 from rcgp.models.exact import RCGP
 from rcgp.models.linear_map import FunctionalKernel, FunctionalMean, LinearMap
 from rcgp.models.local_noise import LocalNoise
@@ -138,7 +145,8 @@ class AverageRCGP(RCGP):
 
     def typical_gap(self) -> float:
         """Median distance of the centre of an observation from the nearest other one; see :meth:`RCGP.typical_gap`."""
-        return typical_gap(self.train_X[:, 1:], self.kernel.sums.points)
+        points = self.kernel.sums.points
+        return typical_gap(self.train_X[:, 1:], points) / longest_lengthscale(self.kernel.base, points)
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f at ``... x q x d`` points; see :meth:`RCGP.posterior`.

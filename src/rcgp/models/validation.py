@@ -6,11 +6,13 @@ Nothing is checked again further down.
 from __future__ import annotations
 
 import math
+from datetime import date
 from typing import Any
 
 import gpytorch
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.models.kernel_matrix import dense_kernel
@@ -165,8 +167,7 @@ def check_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor) -> None:
 def as_real_tensor(values: Any, name: str) -> Tensor:
     """An array of numbers as a real floating tensor, or a ValueError that names the argument."""
     try:
-        # Through numpy, which reads lists and data frames as float64; a copy, since arrays may be read-only.
-        tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, order="C"))
+        tensor = values if isinstance(values, Tensor) else torch.from_numpy(_array(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read as a tensor of numbers: {error}") from error
     if tensor.is_complex():
@@ -176,3 +177,11 @@ def as_real_tensor(values: Any, name: str) -> Tensor:
     if not tensor.is_floating_point():
         return tensor.double()
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """Through numpy, which reads lists and data frames as float64; a copy, since arrays may be read-only."""
+    array = np.array(values, order="C")
+    if array.dtype.kind in "mM" or any(isinstance(first, date) for first in array.flat[:1].tolist()):
+        raise ValueError("it holds dates; give numbers, such as days since the first one")
+    return array
