@@ -223,18 +223,6 @@ def test_an_interval_without_width_is_a_point():
     torch.testing.assert_close(model.posterior_of_intervals(low, high).mean, model.posterior_of_averages().mean)
 
 
-def test_starts_count_a_long_lengthscale_of_a_given_kernel():
-    low = np.linspace(0.0, 9.0, 20)
-    gaps = []
-    for factor in (1.0, 50.0):
-        model = AverageRCGP.of_intervals(low, low + 0.4, np.sin(low))
-        kernel = copy.deepcopy(model.kernel.base)
-        kernel.base_kernel.lengthscale = factor * kernel.base_kernel.lengthscale
-        gaps.append(AverageRCGP.of_intervals(low, low + 0.4, np.sin(low), kernel=kernel).typical_gap())
-    assert gaps[0] == pytest.approx(model.typical_gap())
-    assert gaps[1] == pytest.approx(gaps[0] / 50.0)
-
-
 def test_bad_averages_are_flagged_and_the_function_is_recovered():
     low, high, y, bad = intervals(seed=1)
     y[5] = np.nan
@@ -364,7 +352,8 @@ def test_bad_input_raises(change, error, message):
         ([0.0, 2.0], [1.0, 1.5], 8, "lower must not be above upper: 2 and 1.5 in row 1"),
         ([0.0, np.nan], [1.0, 1.5], 8, "lower contains NaN in row 1"),
         (np.array(["2024-01-01", "2024-01-02"], "datetime64[D]"), [1.0, 1.5], 8, "lower cannot be read"),
-        ([0.0], [1.0, 1.5], 8, "must have the same shape J, got (1,) and (2,)"),
+        ([0.0], [1.0, 1.5], 8, "must be J ends each, got shapes (1,) and (2,)"),
+        (0.0, 1.0, 8, "must be J ends each, got shapes () and ()"),
         ([0.0, 1.0], [1.0, 1.5], 0, "nodes must be a whole number, at least 1, got 0"),
     ],
 )
@@ -379,6 +368,8 @@ def test_other_bad_input_raises():
         model.posterior_of_averages([[1.0]], [[0.0]])
     with pytest.raises(ValueError, match=r"values must have shape \(12,\)"):
         model.arranged(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"for points of one input use test_X.unsqueeze\(-1\)"):
+        AverageRCGP.of_intervals([0.0, 1.0], [1.0, 2.0], [0.5, 0.7]).posterior([0.0, 1.0])
 
 
 def test_the_order_of_averages_does_not_matter():

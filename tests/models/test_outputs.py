@@ -454,6 +454,8 @@ def test_other_bad_input_raises():
     model = MultiOutputRCGP(X, Y)
     with pytest.raises(ValueError, match="outputs must be whole numbers from 0 to 2"):
         model.posterior(TEST_X, outputs=[3])
+    with pytest.raises(ValueError, match="output must be one number, or one for each of the 5 inputs, got 2"):
+        model.posterior_of_cells(TEST_X, [0, 1])
     with pytest.raises(ValueError, match="values must have shape"):
         model.cells(torch.zeros(2))
     for method in (lambda: model.weight.frozen(model.residual()), lambda: model.weight.of_row(0)):

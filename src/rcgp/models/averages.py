@@ -232,7 +232,7 @@ def _of_intervals(lower: Any, upper: Any, nodes: int) -> LinearMap:
     """Averages over intervals as sums over the nodes of Gauss and Legendre."""
     low, high = as_real_tensor(lower, "lower"), as_real_tensor(upper, "upper")
     if low.ndim != 1 or not len(low) or low.shape != high.shape:
-        raise ValueError(f"lower and upper must have the same shape J, got {tuple(low.shape)} and {tuple(high.shape)}")
+        raise ValueError(f"lower and upper must be J ends each, got shapes {tuple(low.shape)} and {tuple(high.shape)}")
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
         raise ValueError(f"nodes must be a whole number, at least 1, got {nodes!r}")
     check_finite(low, "lower")

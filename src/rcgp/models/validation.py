@@ -77,7 +77,8 @@ def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
     X = as_real_tensor(test_X, "test_X")
     d = train_X.shape[-1]
     if X.ndim < 2 or X.shape[-1] != d:
-        raise ValueError(f"test_X must have shape ... x q x {d} like the training inputs, got {tuple(X.shape)}")
+        hint = "; for points of one input use test_X.unsqueeze(-1)" if X.ndim == d == 1 else ""
+        raise ValueError(f"test_X must have shape ... x q x {d} like the training inputs, got {tuple(X.shape)}{hint}")
     if X.numel() == 0:
         raise ValueError(f"test_X is empty: its shape is {tuple(X.shape)}")
     if X.device != train_X.device:
