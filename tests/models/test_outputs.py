@@ -87,6 +87,29 @@ def test_the_posterior_is_proposition_3_1_over_cells(weight, missing):
     np.testing.assert_allclose(noisy.variance, (np.diag(cov) + NOISE.numpy()[at_t]).reshape(q, 3), atol=1e-9)
 
 
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 6), outputs=st.integers(1, 7))
+def test_any_pattern_of_cells_is_the_gp_of_the_observed_ones(seed, n, outputs):
+    """Also outputs of one cell, rows without any, repeated rows, and more outputs than rows."""
+    random = np.random.default_rng(seed)
+    X, Y = random.integers(-2, 3, (n, 2)).astype(float), random.standard_normal((n, outputs))
+    observed = random.random(Y.shape) < random.random()
+    observed[random.integers(n, size=outputs), np.arange(outputs)] = True
+    noise = random.uniform(0.1, 0.5, outputs)
+    options = {"kernel": gpytorch.kernels.RBFKernel(), "mean": "zero", "weight": Constant(), "noise": noise.tolist()}
+    model = MultiOutputRCGP(X, np.where(observed, Y, np.nan), **options)
+    row, t = observed.nonzero()
+    q = len(TEST_X)
+    at_X, at_t = np.repeat(TEST_X.numpy(), outputs, axis=0), np.tile(np.arange(outputs), q)
+    K = kernel_of(model, X[row], t, X[row], t) + np.diag(noise[t])
+    K_star = kernel_of(model, X[row], t, at_X, at_t)
+    cov = kernel_of(model, at_X, at_t, at_X, at_t) - K_star.T @ np.linalg.solve(K, K_star)
+    posterior = model.posterior(TEST_X)
+    mean = (K_star.T @ np.linalg.solve(K, Y[observed])).reshape(q, outputs)
+    np.testing.assert_allclose(posterior.mean, mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(posterior.covariance_matrix, cov, rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize("weight", [Constant(), InverseMultiquadric()])
 def test_leaving_out_a_cell_is_a_refit_without_it(weight):
     model = make_model(0.4, weight)
