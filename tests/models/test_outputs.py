@@ -332,6 +332,20 @@ def test_the_order_of_rows_and_outputs_does_not_matter(seed):
     )
 
 
+def test_a_fit_does_not_depend_on_the_order_of_rows_and_outputs():
+    X, Y = make_data(n=25, missing=0.2)
+    Y[3, 0] += 8.0
+    rows, outputs = torch.randperm(25, generator=torch.Generator().manual_seed(1)), [2, 0, 1]
+    first, second = MultiOutputRCGP(X, Y), MultiOutputRCGP(X[rows], Y[rows][:, outputs])
+    for model in (first, second):
+        fit_robust(model)
+    torch.testing.assert_close(
+        first.posterior(TEST_X).mean[:, outputs], second.posterior(TEST_X).mean, rtol=1e-3, atol=1e-3
+    )
+    flags = [model.cells(model.outlier_probability()) for model in (first, second)]
+    torch.testing.assert_close(flags[0][rows][:, outputs], flags[1], rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
 def test_a_fit_does_not_depend_on_the_units_of_each_output():
     X, Y = make_data(n=25, missing=0.2)
     Y[3, 0] += 8.0
