@@ -539,7 +539,11 @@ def test_new_data_are_checked_before_they_replace_the_old():
         assert model.train_X is before
     model.set_cells(X, Y)
     assert model.observed.shape == Y.shape
-    assert model.posterior(TEST_X).mean.isfinite().all()
+    wide = model.posterior(TEST_X).mean
+    assert wide.isfinite().all()
+    row, output = (~Y.isnan()).nonzero().T
+    model.set_cells(X[row], Y[row, output], output=output)
+    torch.testing.assert_close(model.posterior(TEST_X).mean, wide)
 
 
 def test_inputs_changed_in_place_are_noticed():

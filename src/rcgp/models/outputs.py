@@ -149,9 +149,15 @@ class MultiOutputRCGP(RCGP):
             )
         return with_output(x, chosen)
 
-    def set_cells(self, train_X: Tensor, train_Y: Tensor, sample_weight: Tensor | None = None) -> None:
-        """Replace the data, ``n x d`` and ``n x T``. A learned weight function must then be learned again."""
-        cells = Cells.of(train_X, train_Y, None)
+    def set_cells(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        sample_weight: Tensor | None = None,
+        output: Tensor | ArrayLike | None = None,
+    ) -> None:
+        """Replace the data, in either format. A learned weight function must then be learned again."""
+        cells = Cells.of(train_X, train_Y, output)
         if cells.outputs != self.outputs:
             raise ValueError(f"train_Y must have {self.outputs} outputs, got {cells.outputs}")
         X, precision = with_output(cells.X, cells.output).to(self.train_X), cell_weights(sample_weight, cells.observed)
