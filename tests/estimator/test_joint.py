@@ -228,6 +228,37 @@ def test_doubts_name_their_output():
 
 
 @pytest.mark.parametrize("outputs", ["independent", "correlated"])
+def test_missing_cells_may_be_none_or_pandas_na(outputs):
+    X, Y, *_ = make_data(30, missing=0.3)
+    model = RCGPRegressor(outputs=outputs, weight="constant").fit(X, Y)
+    none = [[None if np.isnan(cell) else cell for cell in row] for row in Y]
+    for other in (none, pd.DataFrame(Y).convert_dtypes()):
+        np.testing.assert_array_equal(clone(model).fit(X, other).predict(NEW), model.predict(NEW))
+        assert model.score(X, other) == model.score(X, Y)
+    text = [["a", *row[1:]] for row in none]
+    with pytest.raises(ValueError, match="y must be numbers, but column 0 in row 0 is 'a'"):
+        model.fit(X, text)
+
+
+@pytest.mark.parametrize("outputs", ["independent", "correlated"])
+def test_scores_are_those_of_observed_cells(outputs):
+    X, Y, *_ = make_data(30, missing=0.3)
+    model = RCGPRegressor(outputs=outputs, weight="constant").fit(X, Y)
+    seen, mean = ~np.isnan(Y), model.predict(X)
+    each = [1 - np.var(Y[s, t] - mean[s, t]) / np.var(Y[s, t]) for t, s in enumerate(seen.T)]
+    bias = [np.mean(Y[s, t] - mean[s, t]) ** 2 / np.var(Y[s, t]) for t, s in enumerate(seen.T)]
+    assert model.score(X, Y) == pytest.approx(np.mean(each) - np.mean(bias))
+    assert model.score(X, Y, np.full(30, 2.0)) == pytest.approx(model.score(X, Y))
+    density = model.log_predictive_density(X, Y)
+    np.testing.assert_array_equal(np.isnan(density), ~seen)
+    full = model.log_predictive_density(X, np.where(seen, Y, 0.0))
+    np.testing.assert_allclose(density[seen], full[seen])
+    assert np.isfinite(cross_val_score(model, X, Y, cv=3)).all()
+    with pytest.raises(ValueError, match=r"y must have the shape \(30, 3\) of the predictions, got \(30, 2\)"):
+        model.score(X, Y[:, :2])
+
+
+@pytest.mark.parametrize("outputs", ["independent", "correlated"])
 def test_bad_input_is_refused(outputs):
     X, Y, *_ = make_data(20)
     model = RCGPRegressor(outputs=outputs)

@@ -351,7 +351,9 @@ def test_bad_input_raises(change, error, message):
     [
         ([0.0, 2.0], [1.0, 1.5], 8, "lower must not be above upper: 2 and 1.5 in row 1"),
         ([0.0, np.nan], [1.0, 1.5], 8, "lower contains NaN in row 1"),
-        ([0.0], [1.0, 1.5], 8, "must have the same shape J, got (1,) and (2,)"),
+        (np.array(["2024-01-01", "2024-01-02"], "datetime64[D]"), [1.0, 1.5], 8, "lower cannot be read"),
+        ([0.0], [1.0, 1.5], 8, "must be J ends each, got shapes (1,) and (2,)"),
+        (0.0, 1.0, 8, "must be J ends each, got shapes () and ()"),
         ([0.0, 1.0], [1.0, 1.5], 0, "nodes must be a whole number, at least 1, got 0"),
     ],
 )
@@ -366,6 +368,8 @@ def test_other_bad_input_raises():
         model.posterior_of_averages([[1.0]], [[0.0]])
     with pytest.raises(ValueError, match=r"values must have shape \(12,\)"):
         model.arranged(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"for points of one input use test_X.unsqueeze\(-1\)"):
+        AverageRCGP.of_intervals([0.0, 1.0], [1.0, 2.0], [0.5, 0.7]).posterior([0.0, 1.0])
 
 
 def test_the_order_of_averages_does_not_matter():

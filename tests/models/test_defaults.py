@@ -8,8 +8,8 @@ import gpytorch
 import pytest
 import torch
 
-from rcgp import RCGP, AverageRCGP, MultiOutputRCGP
-from rcgp.models.defaults import default_kernel, longest_lengthscale, robust_scales, typical_gap
+from rcgp import RCGP, AverageRCGP, GradientRCGP, MultiOutputRCGP, fit_robust
+from rcgp.models.defaults import add_weak_priors, default_kernel, longest_lengthscale, robust_scales, typical_gap
 from rcgp.training.search import shorter_starts
 
 
@@ -57,6 +57,25 @@ def test_the_typical_gap_of_averages_is_in_units_of_their_first_lengthscale():
     model = AverageRCGP.of_intervals(centre - 20.0, centre + 20.0, centre.sin())
     lengthscale = model.kernel.base.base_kernel.lengthscale.item()
     assert model.typical_gap() * lengthscale == pytest.approx(0.1)
+    gap, model.kernel.base.base_kernel.lengthscale = model.typical_gap(), 50.0 * lengthscale
+    assert model.typical_gap() == pytest.approx(gap / 50.0)
+
+
+@pytest.mark.parametrize("make", ["gradients", "averages"])
+def test_weak_priors_of_gradients_and_averages_are_those_of_f(make):
+    x = torch.linspace(0.0, 5.0, 12, dtype=torch.float64)
+    if make == "gradients":
+        model = GradientRCGP(x.unsqueeze(-1), x.sin(), x.cos().unsqueeze(-1))
+    else:
+        model = AverageRCGP.of_intervals(x, x + 0.3, x.sin())
+    add_weak_priors(model)
+    kernel = model.kernel.base
+    found = {id(part): prior.mode for _, part, prior, _, _ in model.named_priors()}
+    torch.testing.assert_close(found[id(kernel)], kernel.outputscale.detach())
+    torch.testing.assert_close(found[id(model)], model.noise.detach())
+    assert id(kernel.base_kernel) in found
+    fit_robust(model)
+    assert model.posterior(x.unsqueeze(-1)).mean.isfinite().all()
 
 
 def test_scales_of_more_numbers_than_torchs_quantiles_take():

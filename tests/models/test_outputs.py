@@ -87,6 +87,29 @@ def test_the_posterior_is_proposition_3_1_over_cells(weight, missing):
     np.testing.assert_allclose(noisy.variance, (np.diag(cov) + NOISE.numpy()[at_t]).reshape(q, 3), atol=1e-9)
 
 
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 6), outputs=st.integers(1, 7))
+def test_any_pattern_of_cells_is_the_gp_of_the_observed_ones(seed, n, outputs):
+    """Also outputs of one cell, rows without any, repeated rows, and more outputs than rows."""
+    random = np.random.default_rng(seed)
+    X, Y = random.integers(-2, 3, (n, 2)).astype(float), random.standard_normal((n, outputs))
+    observed = random.random(Y.shape) < random.random()
+    observed[random.integers(n, size=outputs), np.arange(outputs)] = True
+    noise = random.uniform(0.1, 0.5, outputs)
+    options = {"kernel": gpytorch.kernels.RBFKernel(), "mean": "zero", "weight": Constant(), "noise": noise.tolist()}
+    model = MultiOutputRCGP(X, np.where(observed, Y, np.nan), **options)
+    row, t = observed.nonzero()
+    q = len(TEST_X)
+    at_X, at_t = np.repeat(TEST_X.numpy(), outputs, axis=0), np.tile(np.arange(outputs), q)
+    K = kernel_of(model, X[row], t, X[row], t) + np.diag(noise[t])
+    K_star = kernel_of(model, X[row], t, at_X, at_t)
+    cov = kernel_of(model, at_X, at_t, at_X, at_t) - K_star.T @ np.linalg.solve(K, K_star)
+    posterior = model.posterior(TEST_X)
+    mean = (K_star.T @ np.linalg.solve(K, Y[observed])).reshape(q, outputs)
+    np.testing.assert_allclose(posterior.mean, mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(posterior.covariance_matrix, cov, rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize("weight", [Constant(), InverseMultiquadric()])
 def test_leaving_out_a_cell_is_a_refit_without_it(weight):
     model = make_model(0.4, weight)
@@ -309,6 +332,20 @@ def test_the_order_of_rows_and_outputs_does_not_matter(seed):
     )
 
 
+def test_a_fit_does_not_depend_on_the_order_of_rows_and_outputs():
+    X, Y = make_data(n=25, missing=0.2)
+    Y[3, 0] += 8.0
+    rows, outputs = torch.randperm(25, generator=torch.Generator().manual_seed(1)), [2, 0, 1]
+    first, second = MultiOutputRCGP(X, Y), MultiOutputRCGP(X[rows], Y[rows][:, outputs])
+    for model in (first, second):
+        fit_robust(model)
+    torch.testing.assert_close(
+        first.posterior(TEST_X).mean[:, outputs], second.posterior(TEST_X).mean, rtol=1e-3, atol=1e-3
+    )
+    flags = [model.cells(model.outlier_probability()) for model in (first, second)]
+    torch.testing.assert_close(flags[0][rows][:, outputs], flags[1], rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
 def test_a_fit_does_not_depend_on_the_units_of_each_output():
     X, Y = make_data(n=25, missing=0.2)
     Y[3, 0] += 8.0
@@ -454,6 +491,8 @@ def test_other_bad_input_raises():
     model = MultiOutputRCGP(X, Y)
     with pytest.raises(ValueError, match="outputs must be whole numbers from 0 to 2"):
         model.posterior(TEST_X, outputs=[3])
+    with pytest.raises(ValueError, match="output must be one number, or one for each of the 5 inputs, got 2"):
+        model.posterior_of_cells(TEST_X, [0, 1])
     with pytest.raises(ValueError, match="values must have shape"):
         model.cells(torch.zeros(2))
     for method in (lambda: model.weight.frozen(model.residual()), lambda: model.weight.of_row(0)):
@@ -500,7 +539,11 @@ def test_new_data_are_checked_before_they_replace_the_old():
         assert model.train_X is before
     model.set_cells(X, Y)
     assert model.observed.shape == Y.shape
-    assert model.posterior(TEST_X).mean.isfinite().all()
+    wide = model.posterior(TEST_X).mean
+    assert wide.isfinite().all()
+    row, output = (~Y.isnan()).nonzero().T
+    model.set_cells(X[row], Y[row, output], output=output)
+    torch.testing.assert_close(model.posterior(TEST_X).mean, wide)
 
 
 def test_inputs_changed_in_place_are_noticed():

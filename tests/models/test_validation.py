@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import copy
+from datetime import date
 
 import gpytorch
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +35,8 @@ BAD = {
     "complex": (X.to(torch.complex128), Y, "train_X must be real"),
     "sparse": (X.to_sparse(), Y, "train_X must be dense"),
     "strings": ([["a", "b"]], [1.0], "train_X cannot be read"),
+    "dates": (np.array([["2024-01-01"]], "datetime64[D]"), [1.0], "train_X cannot be read .* it holds dates; give num"),
+    "objects that are dates": ([[date(2024, 1, 1)]], [1.0], "train_X cannot be read .* it holds dates"),
 }
 
 

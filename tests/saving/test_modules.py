@@ -454,6 +454,7 @@ def unsaveable():
         (kernels.RBFKernel() + kernels.ScaleKernel(OwnKernel()), r"part kernels.1.base_kernel: OwnKernel"),
         (RBFKernel(), r"^the kernel: RBFKernel cannot be saved"),
         (kernels.RFFKernel(3), r"^the kernel: RFFKernel cannot be saved: what can be: RBFKernel"),
+        (kernels.MultitaskKernel(kernels.RBFKernel(), 2), r"MultitaskKernel cannot be saved: outputs are correlated"),
         (kernels.RBFKernel(batch_shape=torch.Size([2])), r"batch shape"),
         (means.ConstantMean(batch_shape=torch.Size([2])), r"batch shape"),
         (means.LinearMean(3, batch_shape=torch.Size([2])), r"weights must have shape \(3, 1\)"),

@@ -32,6 +32,7 @@ __all__ = [
     "training_data",
     "undone_on_failure",
     "validated",
+    "with_nan",
 ]
 
 Array = NDArray[np.float64]
@@ -168,7 +169,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         X : array-like of shape (q, d)
             Inputs in memory.
         y : array-like of shape (q,) or (q, n_outputs)
-            Observations.
+            Observations; of several outputs NaN where a cell is missing.
         outliers : bool, default=True
             Whether an observation may be an outlier, as often as the law says. ``False``: the density of an inlier, as
             that of intervals and quantiles.
@@ -176,7 +177,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         Returns
         -------
         density : ndarray of the shape of the predictions
-            Log density of each; the negative mean is the NLPD.
+            Log density of each, NaN for a missing cell; the negative mean is the NLPD.
         """
         check_is_fitted(self)
         inputs, observed = self._inputs(X), np.asarray(y, dtype=np.float64)
@@ -185,7 +186,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         if observed.shape != shape:
             raise ValueError(f"y must have the shape {shape} of the predictions, got {observed.shape}")
         targets = as_tensor(observed)
-        check_finite(targets, "y")
+        check_finite(targets, "y", missing=self.n_outputs_ > 1)
         with torch.no_grad():
             return self._log_density(inputs, targets, outliers)
 
@@ -291,7 +292,7 @@ def names_of_outputs(y: Any) -> list[str] | None:
 def _without_missing(y: Any, sample_weight: Any) -> tuple[Any, Tensor | None]:
     """Observations with 0 for missing ones, and their mask: NaN in a table, or not finite in rows of weight 0."""
     y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
-    values, weights = np.array(y), np.asarray(sample_weight)
+    values, weights = with_nan(np.array(y)), np.asarray(sample_weight)
     if values.dtype.kind != "f" or not values.ndim:
         return y, None
     missing = np.isnan(values) if values.ndim == 2 and values.shape[1] > 1 else np.zeros(values.shape, dtype=bool)
@@ -299,6 +300,17 @@ def _without_missing(y: Any, sample_weight: Any) -> tuple[Any, Tensor | None]:
         missing |= ~np.isfinite(values) & (weights == 0).reshape(-1, *[1] * (values.ndim - 1))
     values[missing] = 0.0
     return (values, torch.from_numpy(missing)) if missing.any() else (y, None)
+
+
+def with_nan(values: NDArray[Any]) -> NDArray[Any]:
+    """A table of objects as floats, NaN where a cell is None or pandas' NA; as it is if there is none, or text."""
+    if values.dtype.kind != "O" or values.ndim != 2:
+        return values
+    missing = np.vectorize(lambda cell: cell is None or type(cell).__name__ == "NAType", otypes=[bool])(values)
+    try:
+        return np.where(missing, np.nan, values).astype(np.float64) if missing.any() else values
+    except (TypeError, ValueError):
+        return values
 
 
 def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:

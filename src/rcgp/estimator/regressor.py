@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import MultiOutputMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -21,6 +22,7 @@ from rcgp.estimator.base import (
     names_of_outputs,
     training_data,
     undone_on_failure,
+    with_nan,
 )
 from rcgp.estimator.joint import OutputOf, fit_joint
 from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis, fit_output, lengthscales, warn
@@ -246,6 +248,35 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
                 posterior = model.posterior(inputs, observation_noise=include_noise)
                 samples.append(posterior.rsample(torch.Size([n_samples]), base_samples=normal).T)
         return self._stack(samples, axis=1)
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R² of the predictions; of several outputs the mean over those with two observed cells or more.
+
+        Parameters
+        ----------
+        X : array-like of shape (q, d)
+            Inputs.
+        y : array-like of shape (q,) or (q, n_outputs)
+            Observations; of several outputs NaN where a cell is missing.
+        sample_weight : array-like of shape (q,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        score : float
+            1 for perfect predictions.
+        """
+        table = with_nan(np.array(y))
+        if table.dtype.kind != "f" or table.ndim != 2 or self.n_outputs_ == 1 or not np.isnan(table).any():
+            return float(super().score(X, y, sample_weight))
+        mean, weights = self.predict(X), np.ones(len(table)) if sample_weight is None else np.asarray(sample_weight)
+        if table.shape != mean.shape:
+            raise ValueError(f"y must have the shape {mean.shape} of the predictions, got {table.shape}")
+        seen = [(column, np.flatnonzero(~np.isnan(table[:, column]))) for column in range(self.n_outputs_)]
+        each = [
+            r2_score(table[rows, t], mean[rows, t], sample_weight=weights[rows]) for t, rows in seen if len(rows) > 1
+        ]
+        return float(np.mean(each)) if each else float("nan")
 
     def output(self, number: int | str) -> RCGPRegressor:
         """One of several outputs as a fitted regressor of a single one.

@@ -17,7 +17,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from rcgp.models.cells import arranged
-from rcgp.models.defaults import default_kernel, robust_scales, robust_spread, typical_gap, varying_columns
+from rcgp.models.defaults import (
+    default_kernel,
+    longest_lengthscale,
+    robust_scales,
+    robust_spread,
+    typical_gap,
+    varying_columns,
+)
 from rcgp.models.exact import RCGP
 from rcgp.models.linear_map import FunctionalKernel, FunctionalMean, LinearMap
 from rcgp.models.local_noise import LocalNoise
@@ -138,7 +145,8 @@ class AverageRCGP(RCGP):
 
     def typical_gap(self) -> float:
         """Median distance of the centre of an observation from the nearest other one; see :meth:`RCGP.typical_gap`."""
-        return typical_gap(self.train_X[:, 1:], self.kernel.sums.points)
+        points = self.kernel.sums.points
+        return typical_gap(self.train_X[:, 1:], points) / longest_lengthscale(self.kernel.base, points)
 
     def posterior(self, test_X: Tensor, observation_noise: bool = False) -> PosteriorNormal:
         """Posterior of f at ``... x q x d`` points; see :meth:`RCGP.posterior`.
@@ -224,7 +232,7 @@ def _of_intervals(lower: Any, upper: Any, nodes: int) -> LinearMap:
     """Averages over intervals as sums over the nodes of Gauss and Legendre."""
     low, high = as_real_tensor(lower, "lower"), as_real_tensor(upper, "upper")
     if low.ndim != 1 or not len(low) or low.shape != high.shape:
-        raise ValueError(f"lower and upper must have the same shape J, got {tuple(low.shape)} and {tuple(high.shape)}")
+        raise ValueError(f"lower and upper must be J ends each, got shapes {tuple(low.shape)} and {tuple(high.shape)}")
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
         raise ValueError(f"nodes must be a whole number, at least 1, got {nodes!r}")
     check_finite(low, "lower")

@@ -253,16 +253,17 @@ def add_weak_priors(model: gpytorch.Module) -> None:
     value itself, which a fit maximises; two standard deviations are a factor of 50 either way.
 
     Args:
-        model: an ``RCGP`` or ``MultiOutputRCGP`` built with ``kernel=None``, not fitted.
+        model: an ``RCGP``, of one output or several, gradients or averages, built with ``kernel=None``, not fitted.
     """
-    several = hasattr(model.kernel, "output_variance")
-    for base in model.kernel.kernels if several else [model.kernel.base_kernel]:
+    kernel = getattr(model.kernel, "base", model.kernel)  # of gradients and averages, that of f
+    several = hasattr(kernel, "output_variance")
+    for base in kernel.kernels if several else [kernel.base_kernel]:
         location = math.sqrt(2.0) + 0.5 * math.log(12.0) + base.lengthscale.detach().log()
         wide = torch.full_like(location, math.sqrt(3.0))
         # For a name instead of a getter GPyTorch would keep a local function, which cannot be pickled.
         prior = gpytorch.priors.LogNormalPrior(location, wide)
         base.register_prior("lengthscale_prior", prior, AttributeOf("lengthscale"))
-    _at_start(model.kernel, "output_variance" if several else "outputscale")
+    _at_start(kernel, "output_variance" if several else "outputscale")
     _at_start(model, "noise")
 
 

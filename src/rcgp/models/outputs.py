@@ -142,11 +142,22 @@ class MultiOutputRCGP(RCGP):
 
     def inputs_of(self, x: Tensor, output: Tensor | ArrayLike) -> Tensor:
         """Inputs (x, t), ``... x q x (d + 1)``, of ``... x q x d`` inputs and ``q`` outputs, or one for all."""
-        return with_output(x, self._check_outputs(output))
+        chosen = self._check_outputs(output)
+        if len(chosen) not in (1, x.shape[-2]):
+            raise ValueError(
+                f"output must be one number, or one for each of the {x.shape[-2]} inputs, got {len(chosen)}"
+            )
+        return with_output(x, chosen)
 
-    def set_cells(self, train_X: Tensor, train_Y: Tensor, sample_weight: Tensor | None = None) -> None:
-        """Replace the data, ``n x d`` and ``n x T``. A learned weight function must then be learned again."""
-        cells = Cells.of(train_X, train_Y, None)
+    def set_cells(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        sample_weight: Tensor | None = None,
+        output: Tensor | ArrayLike | None = None,
+    ) -> None:
+        """Replace the data, in either format. A learned weight function must then be learned again."""
+        cells = Cells.of(train_X, train_Y, output)
         if cells.outputs != self.outputs:
             raise ValueError(f"train_Y must have {self.outputs} outputs, got {cells.outputs}")
         X, precision = with_output(cells.X, cells.output).to(self.train_X), cell_weights(sample_weight, cells.observed)

@@ -6,11 +6,13 @@ Nothing is checked again further down.
 from __future__ import annotations
 
 import math
+from datetime import date
 from typing import Any
 
 import gpytorch
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.models.kernel_matrix import dense_kernel
@@ -75,7 +77,8 @@ def check_test_inputs(test_X: Any, train_X: Tensor) -> Tensor:
     X = as_real_tensor(test_X, "test_X")
     d = train_X.shape[-1]
     if X.ndim < 2 or X.shape[-1] != d:
-        raise ValueError(f"test_X must have shape ... x q x {d} like the training inputs, got {tuple(X.shape)}")
+        hint = "; for points of one input use test_X.unsqueeze(-1)" if X.ndim == d == 1 else ""
+        raise ValueError(f"test_X must have shape ... x q x {d} like the training inputs, got {tuple(X.shape)}{hint}")
     if X.numel() == 0:
         raise ValueError(f"test_X is empty: its shape is {tuple(X.shape)}")
     if X.device != train_X.device:
@@ -165,8 +168,7 @@ def check_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor) -> None:
 def as_real_tensor(values: Any, name: str) -> Tensor:
     """An array of numbers as a real floating tensor, or a ValueError that names the argument."""
     try:
-        # Through numpy, which reads lists and data frames as float64; a copy, since arrays may be read-only.
-        tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, order="C"))
+        tensor = values if isinstance(values, Tensor) else torch.from_numpy(_array(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read as a tensor of numbers: {error}") from error
     if tensor.is_complex():
@@ -176,3 +178,11 @@ def as_real_tensor(values: Any, name: str) -> Tensor:
     if not tensor.is_floating_point():
         return tensor.double()
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """Through numpy, which reads lists and data frames as float64; a copy, since arrays may be read-only."""
+    array = np.array(values, order="C")
+    if array.dtype.kind in "mM" or any(isinstance(first, date) for first in array.flat[:1].tolist()):
+        raise ValueError("it holds dates; give numbers, such as days since the first one")
+    return array

@@ -137,6 +137,8 @@ class _Writer:
             known = [row.cls.__name__ for row in RECIPES.values() if FAMILIES[row.family] == self.noun]
             foreign = type(module).__module__.split(".")[0] != "gpytorch"
             why = "your own functions and classes are code, and code is not saved; " if foreign else ""
+            if name in ("MultitaskKernel", "LCMKernel"):
+                why = "outputs are correlated in the same way by a kernel of one output, such as RBFKernel(); "
             raise SavedModelError(f"{place}: {name} cannot be saved: {why}what can be: {', '.join(known)}")
         return recipe
 
