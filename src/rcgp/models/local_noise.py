@@ -6,7 +6,9 @@ Row j has the expected squared noise σ² t_j, and counts by its probability c_j
     h(x) = (n₀ + Σ_j ρ(x, x_j)^a t_j) / (n₀ + Σ_j ρ(x, x_j)^a c_j),
 
 a kernel average that n₀ prior rows draw to 1. The power a sets how local it is: 4 halves the lengthscales of a squared
-exponential. At a training row the sum leaves that row out, so that h and a can be compared by leave-one-out.
+exponential. At a training row the sum leaves that row out, so that h and a can be compared by leave-one-out. The unit
+of h is σ², the level of the prior rows: the harmonic mean of the local variances, which is the most likely level given
+these. A level that is not tied to them drifts: the smaller it is, the less the prior rows draw.
 """
 
 from __future__ import annotations
@@ -39,9 +41,8 @@ __all__ = [
 ]
 
 
-#: Number n₀ of prior rows with the same noise everywhere. Mean negative log predictive density
-#: over that of a plain GP, ten tables and functions: −0.163 with 20 rows, −0.179 with 10, −0.187 with 5; but with 5 a
-#: few small tables lose several nats.
+#: Number n₀ of prior rows with the same noise everywhere. Mean negative log predictive density over that of a plain GP,
+#: 218 of R's tables with and without errors: −0.273 with 20 rows, −0.272 with 10, −0.282 with 5.
 PRIOR_ROWS = 10.0
 
 #: Candidate powers of the correlation: the lengthscales of the function, their half and their quarter.

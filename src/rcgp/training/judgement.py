@@ -33,6 +33,10 @@ _CHANCE, _BESIDE = 2.0, 4.0
 _TOGETHER, _WIDEST = 1.0 / 3.0, 3.0
 
 
+# Steps of the law where predictions are given: it has settled then.
+_STEPS = 10
+
+
 class NoiseLawWarning(UserWarning):
     """The fit cannot tell outliers from inliers, or its noise law does not fit the rows."""
 
@@ -84,7 +88,7 @@ def _judged(model: RCGP, output: int, cavity: LeaveOneOut, learn: bool) -> Judge
             relative = relative / model.weights()[rows].square()
         width = OUTLIER_WIDTH * robust_spread(residual)
         limits = (float(noise) * 1e-12, float(noise) * 1e12)
-        learned = learn_law(residual, LeaveOneOut(mean, variance), noise, relative, width, bounds=limits)
+        learned = learn_law(residual, LeaveOneOut(mean, variance), noise, relative, width, bounds=limits, steps=_STEPS)
         law, noise, probability = learned.law, learned.noise, learned.rows.outlier_probability
     else:
         law, probability = model.noise_laws[output], model.outlier_probability()[rows]

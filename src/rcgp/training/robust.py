@@ -15,9 +15,9 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
    largest evidence F goes on.
 4. The ordinary GP (:func:`rcgp.training.fit.fit_ordinary`) is the hypothesis that all noise is normal. Its search
    ends early where it clearly cannot win.
-5. Full searches, each followed by expectation steps, by weighing all rows afresh, and by noise that differs from place
-   to place (:mod:`rcgp.models.local_noise`) where F grows by a nat or more; as long as F grows, or until it clearly
-   cannot reach that of the ordinary GP.
+5. Full searches, each followed by expectation steps until F settles, and by noise that differs from place to place
+   (:mod:`rcgp.models.local_noise`) where F grows by a nat or more; as long as F grows, or until it clearly cannot reach
+   that of the ordinary GP. At the end all rows are weighed anew, if F grows by it.
 
 The ordinary GP is kept where the law flags no row and does not have the larger F: clean data cost nothing. A law that
 flags rows competes with "all rows have normal noise" under the same prior of the shares. That is one assignment of rows
