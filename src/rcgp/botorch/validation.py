@@ -130,7 +130,7 @@ def check_scaling(X: Tensor) -> None:
 
 
 def check_observations(X: Tensor, Y: Tensor, model: Any, m: int, columns: int | None = None) -> None:
-    """Raise unless new observations of m outputs are finite and have the shapes of a model, or so many columns."""
+    """Raise unless new observations of m outputs are finite and have the shapes of a model, or that many columns."""
     d = model.train_inputs[0].shape[-1] if columns is None else columns
     if not hasattr(model, "input_transform") and X.shape[-1] != d:
         raise BotorchTensorDimensionError(f"X must have shape ... x n' x {d}, got {tuple(X.shape)}")

@@ -66,11 +66,11 @@ def print_outputs(fitted: FittedTable, console: Console, shown: int) -> None:
     facts = [("rows used", f"{len(fitted.Y)}"), ("cells", f"{cells} of {fitted.Y.size} observed"), ("targets", kind)]
     facts += [optimiser_fact(fitted.model)] if together else []
     facts += [_RULE_FACT]
-    print_columns([list(fact) for fact in facts], console, right=())
+    print_columns(facts, console)
     for one in fitted.targets:
         console.print()
         own = summary_facts(one, several=True) + (() if together else (optimiser_fact(one.model),))
-        print_columns([list(fact) for fact in own], console, right=())
+        print_columns(own, console)
         if not together:
             print_lengthscales(one.X, one.model, fitted.encoding, console)
     if together:
@@ -87,7 +87,7 @@ def print_verdicts(fitted: FittedTable, console: Console) -> None:
         console.print(f"\n{printable(one.y.name)}", markup=False, end="")
         print_verdict(one, console, several=True)
     console.print()
-    print_columns([list(_RULE_FACT)], console, right=())
+    print_columns([_RULE_FACT], console)
 
 
 def cleaned_cells(fitted: FittedTable, drop: bool) -> tuple[pd.DataFrame, str]:

@@ -119,7 +119,7 @@ def rebuild_local_noise(
     if "local_kernel" not in description:
         return None
     kernel = rebuild(description["local_kernel"], under(f"{place}_kernel", tensors))
-    require(isinstance(kernel, gpytorch.kernels.Kernel), "its local_kernel is none")
+    require(isinstance(kernel, gpytorch.kernels.Kernel), "its local_kernel is not a kernel")
     X, squares, counts = (tensors[f"{place}.{name}"] for name in _LOCAL)
     return LocalNoise(kernel, X, squares, counts, float(description["local_power"]))
 

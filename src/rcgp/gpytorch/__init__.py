@@ -6,7 +6,6 @@ likelihood = NoiseLawLikelihood(train_y)
 """
 
 from rcgp.gpytorch.loss import RCGPLikelihood
-from rcgp.gpytorch.mixture import NoiseMixture
-from rcgp.gpytorch.noise_law import NoiseLawLikelihood
+from rcgp.gpytorch.noise_law import NoiseLawLikelihood, NoiseMixture
 
 __all__ = ["NoiseLawLikelihood", "NoiseMixture", "RCGPLikelihood"]

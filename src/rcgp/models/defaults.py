@@ -144,7 +144,7 @@ def robust_scales(X: Tensor) -> Tensor:
     """
     ends = X.new_tensor([0.05, 0.95])
     width, inner = _width(*_quantiles(X, ends)), _width(*_inner_quantiles(X, ends))
-    # For at most twenty values the quantiles depend on the outermost ones, one of which may be absurd.
+    # For at most twenty values the quantiles depend on the outermost ones, and one may be absurd.
     width = torch.where((inner > 0) & (width > _ABSURD * inner), inner, width)
     return torch.where(width > 0, width, column_scales(X))
 
