@@ -7,9 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from botorch import settings
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from botorch.models.utils import check_min_max_scaling
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
@@ -22,7 +20,6 @@ __all__ = [
     "check_long_format",
     "check_observations",
     "check_outputs",
-    "check_scaling",
     "check_tasks",
     "check_test_inputs",
     "check_training_data",
@@ -121,12 +118,6 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, after: str = 
     if Yvar is not None and not bool((Yvar > 0).all()):
         row = int((Yvar <= 0).nonzero()[0, -2])
         raise InputDataError(f"train_Yvar must be positive, but is not in row {row}")
-
-
-def check_scaling(X: Tensor) -> None:
-    """BoTorch's warning for inputs outside the unit cube, for which its default kernel is not meant."""
-    if settings.validate_input_scaling.on():
-        check_min_max_scaling(X)
 
 
 def check_observations(X: Tensor, Y: Tensor, model: Any, m: int, columns: int | None = None) -> None:

@@ -9,7 +9,7 @@ import torch
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
-from rcgp.models.defaults import NORMAL_MAD, above, robust_spreads
+from rcgp.models.defaults import NORMAL_MAD, AttributeOf, SetAttribute, above, robust_spreads
 from rcgp.models.validation import as_real_tensor, check_finite
 
 __all__ = ["FIRST_NOISE", "RowLikelihood", "target_spread"]
@@ -65,7 +65,7 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
         self.register_buffer("spread", _expanded(spread, shape, "the targets"))
         self.register_parameter("raw_noise", torch.nn.Parameter(rows.new_zeros(shape)))
         if noise_prior is not None:
-            self.register_prior("noise_prior", noise_prior, _noise_of, _set_noise_of)
+            self.register_prior("noise_prior", noise_prior, AttributeOf("noise"), SetAttribute("noise"))
         floor = above(_NOISE_FLOOR * float(spread.min()) ** 2)
         self.register_constraint("raw_noise", floor if noise_constraint is None else noise_constraint)
         self.noise = FIRST_NOISE * self.spread.square() if noise is None else noise
@@ -154,11 +154,3 @@ def _expanded(values: Tensor, shape: torch.Size, name: str) -> Tensor:
         raise ValueError(
             f"{name} must fit a batch of {tuple(shape[:-1])} with {shape[-1]} task(s), got {tuple(values.shape)}"
         ) from error
-
-
-def _noise_of(likelihood: RowLikelihood) -> Tensor:
-    return likelihood.noise
-
-
-def _set_noise_of(likelihood: RowLikelihood, value: Tensor) -> None:
-    likelihood.noise = value

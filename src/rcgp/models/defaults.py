@@ -22,6 +22,7 @@ __all__ = [
     "NORMAL_MAD",
     "AttributeOf",
     "Between",
+    "SetAttribute",
     "above",
     "add_weak_priors",
     "column_scales",
@@ -283,3 +284,16 @@ class AttributeOf:
     def __call__(self, module: gpytorch.Module) -> Tensor:
         value: Tensor = getattr(module, self.name)
         return value
+
+
+@dataclass(frozen=True)
+class SetAttribute:
+    """Sets an attribute to a sample of its prior, as GPyTorch's constructors do; picklable."""
+
+    name: str
+
+    def __call__(self, module: gpytorch.Module, value: Tensor) -> None:
+        if self.name in module._parameters:
+            module.initialize(**{self.name: value})
+        else:
+            setattr(module, self.name, value)

@@ -158,14 +158,14 @@ def _least_squares(features: Tensor, y: Tensor) -> Tensor:
     return coefficients.to(y)
 
 
-def _huber(features: Tensor, y: Tensor, iterations: int = 100) -> Tensor:
+def _huber(features: Tensor, y: Tensor) -> Tensor:
     """Huber's M-estimate by iteratively re-weighted least squares, with the scale from the median absolute residual.
 
     It starts from the median, which outliers hardly move, instead of least squares.
     """
     coefficients = y.new_zeros(features.shape[-1])
     coefficients[0] = y.quantile(0.5)
-    for _ in range(iterations):
+    for _ in range(100):
         residual = y - features @ coefficients
         scale = residual.abs().quantile(0.5) / NORMAL_MAD
         if scale == 0:  # more than half of the points lie exactly on the line

@@ -56,7 +56,7 @@ def fitted_curve(robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataF
 
 
 def partial_dependences(
-    robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataFrame, columns: Sequence[Column], seed: int = 0
+    robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataFrame, columns: Sequence[Column]
 ) -> tuple[Effect, ...]:
     """Partial dependence on the columns with the widest effect, widest first, at most twelve.
 
@@ -67,7 +67,7 @@ def partial_dependences(
 
     Cost: means at 1500 d inputs, and at most 360 covariances of 50 x 50 (more for categories of many levels).
     """
-    sample = np.random.default_rng(seed).choice(len(X), size=min(len(X), _BACKGROUND_ROWS), replace=False)
+    sample = np.random.default_rng(0).choice(len(X), size=min(len(X), _BACKGROUND_ROWS), replace=False)
     background = X.iloc[np.sort(sample)].reset_index(drop=True)
     found = []
     for column in columns:
