@@ -323,7 +323,7 @@ def _check_memory_of_several(cells: NDArray[Any], searched: float, choice: Choic
 
 
 def _check_logarithms(Y: pd.DataFrame) -> None:
-    """Raise TableError for a target without logarithms, naming the first row, and for one whose are all the same."""
+    """Raise TableError for a target that is not positive, naming the first row, or whose logarithm is constant."""
     for name in Y.columns:
         y = Y[name].dropna()
         bad = (y <= 0).to_numpy()

@@ -89,18 +89,18 @@ def suspicion_order(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
-    """The rows of :func:`suspicion` and the noise law, for machines."""
+    """The rows of :func:`suspicion` and the noise law as JSON."""
     listed = rows.to_dict(orient="records")
     return {**output_json(fitted), "rows": listed, "flag_rule": FLAG_RULE, "notices": fitted.notices}
 
 
 def output_json(fitted: Fitted) -> dict[str, Any]:
-    """The noise law of a target, its coverage and its doubts, for machines."""
+    """The noise law of a target, its coverage and its doubts as JSON."""
     return {"target": fitted.y.name, **verdict_json(fitted.model, _rows(fitted))}
 
 
 def verdict_json(model: Any, rows: Rows) -> dict[str, Any]:
-    """What :func:`verdict_facts` says, and the doubts, for machines."""
+    """The facts of :func:`verdict_facts`, and the doubts, as JSON."""
     law, (of_good, of_all) = model.noise_law_, coverage_of(rows)
     return {
         "noise_law": {"scales": list(SCALES), "shares": list(law.shares), "outlier_share": law.outlier_share},
@@ -275,5 +275,5 @@ def print_columns(
 
 
 def number(value: float) -> str:
-    """Four significant digits, or all whole ones, by which a value is found again in its table."""
+    """A number with four significant digits, or all whole ones, so that it can be found in its table."""
     return f"{value:.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -67,7 +67,7 @@ class FittedSeries:
 
 
 def run_series(data: Path | None, options: SeriesOptions, results: Console, messages: Console) -> None:
-    """Do what the options of ``rcgp series`` ask for."""
+    """Run ``rcgp series`` with these options."""
     if data is None:
         if not options.follow or options.model is None:
             raise typer.BadParameter("is missing; only --follow with --model does without", param_hint=["DATA"])
@@ -211,7 +211,7 @@ def _print_forecast(forecast: Forecast, console: Console, most: int = 10) -> Non
 
 
 def _as_json(fitted: FittedSeries, top: int) -> dict[str, Any]:
-    """A fitted series for machines: all flagged rows, and further suspicious ones up to ``top``."""
+    """A fitted series as JSON: all flagged rows, and further suspicious ones up to ``top``."""
     model, rows = fitted.model, _suspicion(fitted)
     listed = rows.head(max(top, int(model.outliers_.sum()))).assign(time=lambda some: _moments(fitted, some["row"]))
     ahead = fitted.forecast
@@ -233,7 +233,7 @@ def _as_json(fitted: FittedSeries, top: int) -> dict[str, Any]:
 
 
 def _moments(fitted: FittedSeries, rows: pd.Series[Any]) -> list[Any]:
-    """The times of rows, for machines."""
+    """The times of rows as JSON."""
     return _iso(fitted.times[fitted.y.index.get_indexer(pd.Index(rows.astype(int)))])
 
 
@@ -274,7 +274,7 @@ def _write_files(fitted: list[FittedSeries], options: SeriesOptions, messages: C
 
 
 def _predictions(fitted: FittedSeries, coverage: float, named: bool) -> pd.DataFrame:
-    """What is expected at the time of each row, and the forecast, whose rows have neither number nor value."""
+    """Predictions at the time of each row, and the forecast, whose rows have neither number nor value."""
     model, index, seen = fitted.model, fitted.times, fitted.y.notna().to_numpy()
     mean, std = model.predict(index, return_std=True)
     lower, upper = model.predict_interval(index, coverage)

@@ -47,7 +47,7 @@ def suspicious_cells(fitted: FittedTable) -> pd.DataFrame:
 
 
 def cells_json(fitted: FittedTable, cells: pd.DataFrame) -> dict[str, Any]:
-    """The cells of :func:`suspicious_cells`, what is known of each target, and their correlation, for machines."""
+    """The cells of :func:`suspicious_cells`, the verdict on each target, and their correlation, as JSON."""
     correlation = _correlation(fitted)
     return {
         "targets": [output_json(one) for one in fitted.targets],
@@ -119,7 +119,7 @@ def cleaned_cells(fitted: FittedTable, drop: bool) -> tuple[pd.DataFrame, str]:
 
 
 def _correlation(fitted: FittedTable) -> Any:
-    """The ``T x T`` correlation of the targets' functions; ``None`` if they are independent."""
+    """The correlation of the targets' functions, ``T x T``; ``None`` for independent models."""
     return getattr(fitted.model, "output_correlation_", None)
 
 

@@ -1,6 +1,6 @@
 """Robust likelihoods for GPyTorch: a script for variational or deep GPs becomes robust by one line.
 
-from rcgp.gpytorch import NoiseLawLikelihood   # in the place of gpytorch.likelihoods.GaussianLikelihood
+from rcgp.gpytorch import NoiseLawLikelihood   # instead of gpytorch.likelihoods.GaussianLikelihood
 
 likelihood = NoiseLawLikelihood(train_y)
 """

@@ -14,7 +14,7 @@ from rcgp.models.validation import as_real_tensor, check_finite
 
 __all__ = ["FIRST_NOISE", "RowLikelihood", "target_spread"]
 
-# Noise variance to begin with, in squared robust standard deviations of the targets: nearly all is noise, so that a
+# Initial noise variance, in squared robust standard deviations of the targets: nearly all is noise, so that a
 # model that knows nothing yet takes few rows for outliers. It is GPyTorch's own, log 2, for standardised targets.
 FIRST_NOISE = 0.69
 
@@ -138,10 +138,10 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
 
 
 def target_spread(deviation: Tensor) -> Tensor:
-    """Standard deviation of ``... x n`` deviations of targets from their centre, which a quarter of them cannot break.
+    """Standard deviation of ``... x n`` deviations of targets from their centre, robust to a quarter of outliers.
 
     By their median size, or by the width of their middle half, whichever is larger: where half of the targets agree, as
-    on one side of a step, the median size is that of their noise, and the other half would begin as outliers.
+    on one side of a step, the median size is that of their noise, and the other half would start as outliers.
     """
     low, high = deviation.quantile(deviation.new_tensor([0.25, 0.75]), dim=-1)
     return torch.maximum(robust_spreads(deviation), (high - low) / (2.0 * NORMAL_MAD))

@@ -222,7 +222,7 @@ class RCGP(NoisyModel):
         return torch.from_numpy(order[kept]).to(self.train_X.device)
 
     def scaled_kernel(self) -> gpytorch.kernels.Kernel:
-        """The kernel, or its part, whose lengthscales the starts of a fit scale."""
+        """The part of the kernel whose lengthscales are scaled for the starts of a fit."""
         return self.kernel
 
     def typical_gap(self) -> float:

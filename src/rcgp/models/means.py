@@ -1,4 +1,4 @@
-"""Prior means: named ones, fitted once and then fixed; callables; and GPyTorch means, which are trained.
+"""Prior means: named ones, fitted once; callables; and GPyTorch means, which are trained.
 
 The weights are centred on the prior mean, so its choice matters more here than in an ordinary GP.
 """
@@ -151,7 +151,7 @@ class _InputsOnly(torch.autograd.Function):
 
 
 def _least_squares(features: Tensor, y: Tensor) -> Tensor:
-    """Coefficients of smallest norm among those of least squares (by pivoted QR). Cost O(np²)."""
+    """Least-squares coefficients of smallest norm, by pivoted QR. Cost O(np²)."""
     # The pivoted QR of gelsy handles dependent columns; it exists on the CPU only.
     fit = torch.linalg.lstsq(features.cpu(), y.cpu().unsqueeze(-1), driver="gelsy")
     coefficients: Tensor = fit.solution.squeeze(-1)

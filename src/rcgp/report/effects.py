@@ -40,7 +40,7 @@ class Effect:
 
 
 def fitted_curve(robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataFrame, column: Column) -> Effect:
-    """The fit of a table with one feature, five percent beyond its ends or those of its middle if few values are far.
+    """The fit of a table with one feature, on its range without far values, extended by five percent.
 
     Cost of predicting at 241 inputs.
     """
@@ -107,7 +107,7 @@ def _grid(column: Column, values: Numbers) -> Numbers:
 
 
 def _ends(values: Numbers, low: float, high: float) -> tuple[float, float]:
-    """These ends of a grid, or those of the values near the middle 90 % of a column if the ends are far from it.
+    """The ends of a grid; if they are far from the middle 90 % of the column, those of the values near it.
 
     The middle 90 % also give the default kernel its lengthscales.
     """

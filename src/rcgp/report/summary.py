@@ -102,7 +102,7 @@ class Column:
 
     @property
     def _indicated(self) -> bool:
-        """Whether each level has an indicator; of two levels only the second has one, which is the position too."""
+        """Whether each level has an indicator. With two levels one indicator is the position of the level."""
         return self.kind == "category" and len(self.levels) != 2
 
 

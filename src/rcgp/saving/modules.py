@@ -34,7 +34,7 @@ _MOST_PARTS = 100_000
 
 
 def describe(module: nn.Module) -> Described:
-    """A kernel, mean or weight function as plain values and tensors, from which :func:`rebuild` makes it again.
+    """A kernel, mean or weight function as plain values and tensors; :func:`rebuild` reverses it.
 
     Constraints, priors, ``requires_grad`` and shared parts are kept. Caches, initial values of constraints and the
     sharing of parameters between different modules (each gets its value) are not.

@@ -305,7 +305,7 @@ def without_bad(cells: Cells, kind: Kind, notices: list[str]) -> Cells:
 
 
 def cells_of(table: pd.DataFrame, names: list[str], form: CsvFormat) -> dict[str, Cells]:
-    """The cells of some columns, each of which must exist."""
+    """The cells of some columns; each must exist."""
     for name in names:
         _check_exists(name, table)
     return {name: Cells.of(table[name], name, form) for name in names}

@@ -314,7 +314,7 @@ def responsibilities(
         width: ``... x 1`` or ``... x n`` half-width b of the density of outliers.
     """
     residual, mean, variance, noise = torch.broadcast_tensors(residual, mean, variance, noise)  # type: ignore[no-untyped-call]
-    # Log shares in the place of the shares of each row.
+    # Log shares instead of the shares of each row.
     rows = Responsibilities(log_shares, torch.empty_like(residual), residual, residual - mean, variance, noise, width)
 
     def shares_and_density(block: Responsibilities) -> Tensor:
