@@ -41,7 +41,7 @@ def rng():
 
 @pytest.fixture(scope="session")
 def data_home():
-    """The folder of data files; where there is none the test is skipped, but never in continuous integration."""
+    """The folder of data files. Without it the test is skipped, but fails in continuous integration."""
     named = os.environ.get("RCGP_DATA_HOME")
     folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
     if not (folder / "boston.csv").is_file():
@@ -54,7 +54,7 @@ def data_home():
 
 @pytest.fixture(scope="session")
 def browser():
-    """Headless Chromium; where there is none the test is skipped, but never in continuous integration."""
+    """Headless Chromium. Without it the test is skipped, but fails in continuous integration."""
     executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     try:
         from playwright.sync_api import sync_playwright

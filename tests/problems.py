@@ -77,3 +77,31 @@ def gpytorch_gp(twin: Twin) -> tuple[gpytorch.models.ExactGP, gpytorch.likelihoo
     gp.mean_module.constant.data.fill_(twin.m[0])
     likelihood.noise = torch.tensor(twin.noise, dtype=torch.float64)
     return gp, likelihood
+
+
+def check_leave_one_out(model: RCGP) -> None:
+    """Leave-one-out predictions are those of the dense formula without each row, at the same hyperparameters."""
+    loo, pseudo, noise = model.leave_one_out(), model.training_terms().pseudo, model.row_noise()
+    prior, K = model.mean(model.train_X), model.kernel_matrix()
+    for i in range(len(K)):
+        others = torch.arange(len(K)) != i
+        gram, row = K[others][:, others] + torch.diag(pseudo.noise[others]), K[i, others]
+        mean = prior[i] + row @ torch.linalg.solve(gram, pseudo.target[others])
+        variance = K[i, i] - row @ torch.linalg.solve(gram, row) + noise.expand(len(K))[i]
+        torch.testing.assert_close(loo.mean[i], mean, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(loo.variance[i], variance, rtol=1e-8, atol=1e-8)
+
+
+def check_gradients(value, parameters: list[torch.Tensor]) -> None:
+    """The gradient of a value, a function without arguments, is that of central differences in each parameter."""
+    gradients = torch.autograd.grad(value(), parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        for i in range(parameter.numel()):
+            step, values = torch.zeros_like(parameter), []
+            step.view(-1)[i] = 1e-6
+            for sign in (1.0, -2.0, 1.0):
+                with torch.no_grad():
+                    parameter += sign * step
+                    values.append(value())
+            difference = (values[0] - values[1]) / 2e-6
+            torch.testing.assert_close(gradient.reshape(-1)[i], difference, rtol=1e-6, atol=1e-6)

@@ -106,7 +106,7 @@ def test_thompson_samples_follow_the_posterior():
     """Of two candidates the better is chosen as often as it is better in the posterior."""
     model = make_model(*make_data(), outcomes="none")
     many = torch.rand(30, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    # A pair of which one is probably, but not surely, better.
+    # One of the pair is probably, but not surely, better.
     distribution = model.posterior(many).distribution
     mean, C = distribution.mean.detach(), distribution.covariance_matrix.detach()
     difference = mean.unsqueeze(-1) - mean

@@ -86,7 +86,7 @@ def with_data(
     objective: str = "-loss",
     function: Callable = smooth,
 ):
-    """A client with evaluations, every fifth of which is an outlier, and a strategy with the robust model."""
+    """A client with evaluations, every fifth an outlier, and a strategy with the robust model."""
     rng = np.random.default_rng(3)
     client = new_client(robust_ax.generation_strategy(), objective=objective)
     for row in range(n):

@@ -329,7 +329,7 @@ def test_first_points_fill_the_box():
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    """A run of seven evaluations, the third of which is wrong."""
+    """A run of seven evaluations; the third is wrong."""
     torch.set_num_threads(1)
     objective = Recorded({3: 40.0})
     return run(objective, 7), objective

@@ -30,7 +30,7 @@ def test_free_memory_is_limited_by_the_container(container):
     assert resources.available_memory() == 8 * 10**9
     container(4 * 10**9, 3 * 10**9, 0)
     assert resources.available_memory() == 10**9
-    container(4 * 10**9, 3 * 10**9, 2 * 10**9)  # of which files that need not stay
+    container(4 * 10**9, 3 * 10**9, 2 * 10**9)  # the last number: files that need not stay
     assert resources.available_memory() == 3 * 10**9
     container(10**12, 10**9, 0)
     assert resources.available_memory() == 8 * 10**9
@@ -42,9 +42,12 @@ def test_memory_of_points_is_that_of_candidates_or_matrices():
     assert resources.inducing_bytes(10**6, 10**7) == resources.inducing_bytes(20_000, 10**7) == 8 * 12 * 20_000**2
 
 
-def test_sizes_are_in_gigabytes():
-    assert resources.gigabytes(403.2e9) == "403"
-    assert resources.gigabytes(2.84e9) == "2.8"
+@pytest.mark.parametrize(("free", "left"), [(2e9, "2.0"), (403.2e9, "403")])
+def test_sizes_are_in_gigabytes(free, left, monkeypatch):
+    monkeypatch.setattr(resources, "available_memory", lambda: free)
+    resources.check_memory(free, "", "")
+    with pytest.raises(MemoryError, match=f"^it needs about 2000 GB of memory, and {left} are free: use less$"):
+        resources.check_memory(2e12, "it needs", "use less")
 
 
 PEAK = """

@@ -45,7 +45,7 @@ def test_a_file_is_read_by_row_groups(write, columns, sums, expected, rows, thre
     chunks = chunks_of(write("one.parquet", columns), "target", "w", rows=rows)
     assert chunks.names == ("a", "b", "c")
     close(engine_for(chunks, threads=threads).reduce(sums, chunks), expected(weighted=True))
-    # Seven groups of 130 rows and one of 90, none of which shares a chunk with another.
+    # Seven groups of 130 rows and one of 90; no two share a chunk.
     assert len(list(chunks)) == {50: 7 * 3 + 2, 130: 8, None: 8}[rows]
 
 

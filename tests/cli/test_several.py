@@ -11,6 +11,7 @@ import pytest
 
 from cli.houses import assert_one_sentence, rcgp_command
 from rcgp import FitError, RCGPRegressor, load
+from rcgp.chunked import resources
 from rcgp.cli import fitting
 from rcgp.cli.options import Options
 
@@ -171,7 +172,7 @@ def test_the_choice_of_many_cells_is_a_notice(plant, capsys, monkeypatch):
 
 @pytest.mark.parametrize(("outputs", "remedy"), [("correlated", "independent"), ("independent", "--sparse")])
 def test_a_fit_that_needs_too_much_memory_is_refused(outputs, remedy, plant, capsys, monkeypatch):
-    monkeypatch.setattr(fitting, "available_memory", lambda: 1000)
+    monkeypatch.setattr(resources, "available_memory", lambda: 1000)
     assert rcgp_command("fit", plant, *TARGETS, "--outputs", outputs) == 2
     assert_one_sentence(capsys, f"GB of memory, and .* are free: .*{remedy}")
 

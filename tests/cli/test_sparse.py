@@ -16,6 +16,7 @@ from rich.console import Console
 import rcgp
 from cli.houses import assert_one_sentence, rcgp_command
 from rcgp import RCGPRegressor, SparseRCGPRegressor
+from rcgp.chunked import resources
 from rcgp.cli import fitting
 from rcgp.cli.options import SPARSE_ABOVE, Options
 from rcgp.cli.progress import progress_bar
@@ -227,7 +228,7 @@ def test_a_sparse_fit_that_fails_names_the_row_of_the_file(tmp_path, capsys):
 @pytest.fixture
 def fourteen_kilobytes(monkeypatch):
     """Free memory for one exact model of 22 rows, and nothing is fitted."""
-    monkeypatch.setattr(fitting, "available_memory", lambda: 14_000)
+    monkeypatch.setattr(resources, "available_memory", lambda: 14_000)
     monkeypatch.setattr(fitting, "_fit", no_fit)
 
 
@@ -324,18 +325,9 @@ def test_progress_names_the_steps_and_counts_the_rows(waves):
 )
 def test_refusals_state_memory_in_gigabytes(rows, free, message, monkeypatch):
     options = fit_options(sparse=False)
-    monkeypatch.setattr(fitting, "available_memory", lambda: free)
+    monkeypatch.setattr(resources, "available_memory", lambda: free)
     with pytest.raises(ValueError, match=message):
         fitting._check_memory(rows, options.for_rows(rows), options)
-
-
-def test_nothing_is_refused_if_free_memory_is_unknown(monkeypatch):
-    monkeypatch.setattr(fitting, "available_memory", lambda: None)
-    options = fit_options(sparse=False)
-    fitting._check_memory(10**7, options.for_rows(10**7), options)
-    monkeypatch.setattr(fitting, "available_memory", lambda: 0)
-    with pytest.raises(ValueError, match="an exact fit of 10 000 000 rows"):
-        fitting._check_memory(10**7, options.for_rows(10**7), options)
 
 
 PEAK = """

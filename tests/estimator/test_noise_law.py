@@ -150,7 +150,7 @@ def test_intervals_cover_new_observations(robust):
     for coverage in (0.95, 0.5):
         lower, upper = robust.predict_interval(new, coverage)
         covered = ((lower <= fresh) & (fresh <= upper)).mean()
-        # 300 rows, of which 255 are good, decide the noise: the error of their coverage, and of this sample.
+        # 300 rows, 255 of them good, decide the noise: the error of their coverage, and of this sample.
         error = np.sqrt(coverage * (1 - coverage) * (1 / 255 + 1 / 4000))
         assert abs(covered - coverage) < 3 * error
 

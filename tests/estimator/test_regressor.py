@@ -223,7 +223,7 @@ def test_clean_data_have_few_flags(seed):
     assert RCGPRegressor().fit(X, y).outliers_.sum() <= 1
 
 
-@quick  # the noise that fits best is none at all
+@quick  # the best fit has no noise
 def test_noiseless_data_have_no_flags():
     X = np.linspace(0, 5, 40)[:, None]
     assert not RCGPRegressor().fit(X, 3.0 + 0.0 * X[:, 0]).outliers_.any()
@@ -383,7 +383,7 @@ def test_rows_of_no_weight_are_left_out_but_diagnosed():
     mean, std = fewer.predict(X[~keep], return_std=True, include_noise=True)
     np.testing.assert_allclose(weighted.loo_mean_[~keep], mean)
     np.testing.assert_allclose(weighted.loo_std_[~keep], std)
-    assert weighted.outliers_[[5, 30, 60]].tolist() == [True, True, True]  # two of which carried no weight
+    assert weighted.outliers_[[5, 30, 60]].tolist() == [True, True, True]  # two had no weight
 
 
 def test_a_column_that_is_constant_in_the_sample_still_counts():
@@ -563,7 +563,7 @@ def test_a_failed_fit_names_the_row_of_the_table():
 
 
 def with_absurd_input(size):
-    """A series of which the input of row 21 is absurd, beside a rare indicator, whose median distance is zero."""
+    """A series with an absurd input in row 21, beside a rare indicator, whose median distance is zero."""
     X, y, _ = make_series()
     frame = pd.DataFrame({"rare": np.where(np.arange(80) == 50, 1.0, 0.0), "length": X[:, 0]})
     frame.loc[21, "length"] = size

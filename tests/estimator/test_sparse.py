@@ -19,10 +19,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rcgp
 from rcgp import RCGPRegressor, SparseRCGPRegressor
+from rcgp.chunked import resources
 from rcgp.chunked.fit import fit_chunks
 from rcgp.chunks import Serial, chunks_of
 from rcgp.chunks import chunk as chunk_room
-from rcgp.estimator import NoiseLawWarning, sources, sparse
+from rcgp.estimator import NoiseLawWarning, sources
 from rcgp.estimator.sparse import IntervalWarning, doubt_of
 from rcgp.weights import InverseMultiquadric
 
@@ -534,7 +535,7 @@ def test_errors_of_predict_explain_what_to_do(model, inputs, message):
 
 
 def test_a_covariance_matrix_larger_than_memory_is_refused(model, monkeypatch):
-    monkeypatch.setattr(sparse, "available_memory", lambda: 3 * 8 * 50**2)
+    monkeypatch.setattr(resources, "available_memory", lambda: 3 * 8 * 50**2)
     assert model.predict(NEW, return_cov=True)[1].shape == (50, 50)
     with pytest.raises(MemoryError, match=r"covariance matrix of 51 rows needs about 0.0 GB .* ask for return_std"):
         model.predict(np.vstack([NEW, NEW[:1]]), return_cov=True)

@@ -108,7 +108,7 @@ def test_predictions_of_a_dask_array_are_lazy(fitted, da):
     assert mean.shape == std.shape == (50,)
     assert mean.dtype == np.float64
     assert mean.chunks == ((20, 20, 10),)
-    np.testing.assert_allclose(mean.compute(), expected[0], rtol=1e-12, atol=1e-12)  # of which some are near zero
+    np.testing.assert_allclose(mean.compute(), expected[0], rtol=1e-12, atol=1e-12)  # some are near zero
     np.testing.assert_allclose(std.compute(), expected[1], rtol=1e-12)
     lower, upper = fitted.predict_interval(da.from_array(NEW, (20, 1)))
     assert isinstance(lower, da.Array)

@@ -16,7 +16,7 @@ DOUBLE = torch.float64
 
 
 def chirp(n, wrong=0, fast=1.0, dtype=DOUBLE):
-    """A function that oscillates ever faster, the first rows of which are wrong."""
+    """A function that oscillates ever faster; its first rows are wrong."""
     random = torch.Generator().manual_seed(1)
     X = torch.rand(n, 1, generator=random, dtype=DOUBLE)
     truth = torch.sin(2.0 * torch.pi * (1.5 * X[:, 0] + fast * X[:, 0] ** 3))

@@ -163,7 +163,7 @@ def test_a_model_that_starts_far_from_the_data_flags_few_rows(shift, unit):
     with torch.no_grad():
         mean = model(X).mean.mean()
     assert likelihood.noise_law.outlier_share < 0.3
-    assert -0.2 * unit < mean < 1.1 * float(y.median()) + unit  # on its way from zero, and not beyond
+    assert -0.2 * unit < mean < 1.1 * float(y.median()) + unit  # between zero and the median, and not beyond
     given = NoiseLawLikelihood(y, noise=0.2)
     train(model, given, X, y, steps=1, rate=0.0)
     assert float(given.noise.detach()) == pytest.approx(0.2)

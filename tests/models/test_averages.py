@@ -12,6 +12,7 @@ import torch
 from scipy.special import erf
 
 import reference
+from problems import check_gradients, check_leave_one_out
 from rcgp import RCGP, AverageRCGP, fit, fit_robust, posterior_influence
 from rcgp.models.linear_map import FunctionalKernel, LinearMap
 from rcgp.training.objectives import weighed_evidence
@@ -114,15 +115,7 @@ def test_sums_of_one_point_each_are_the_ordinary_model():
 
 @pytest.mark.parametrize("weight", [Constant(), InverseMultiquadric()])
 def test_leaving_out_an_average_is_a_refit_without_it(weight):
-    model = make_model(weight)
-    loo, pseudo = model.leave_one_out(), model.training_terms().pseudo
-    K, z, r = model.kernel_matrix().detach(), pseudo.target.detach(), pseudo.noise.detach()
-    for i in range(len(z)):
-        others = torch.arange(len(z)) != i
-        gram = torch.linalg.inv(K[others][:, others] + torch.diag(r[others]))
-        row = K[i, others]
-        torch.testing.assert_close(loo.mean[i], row @ gram @ z[others], rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(loo.variance[i], K[i, i] - row @ gram @ row + NOISE, rtol=1e-8, atol=1e-8)
+    check_leave_one_out(make_model(weight))
 
 
 @pytest.mark.parametrize("share", [0.3, 0.0])
@@ -136,18 +129,7 @@ def test_gradients_of_the_objective(share):
     matrix, _ = model.kernel.sums.of_rows(torch.arange(60))
     assert matrix.is_sparse == (share < 0.01)
     weight, slope = (torch.from_numpy(random.random(60)) + 0.5 for _ in range(2))
-    parameters = list(model.parameters())
-    gradients = torch.autograd.grad(weighed_evidence(model, weight, slope, weight), parameters)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        for i in range(parameter.numel()):
-            step, values = torch.zeros_like(parameter), []
-            step.view(-1)[i] = 1e-6
-            for sign in (1.0, -2.0, 1.0):
-                with torch.no_grad():
-                    parameter += sign * step
-                    values.append(weighed_evidence(model, weight, slope, weight))
-            difference = (values[0] - values[1]) / 2e-6
-            torch.testing.assert_close(gradient.reshape(-1)[i], difference, rtol=1e-6, atol=1e-6)
+    check_gradients(lambda: weighed_evidence(model, weight, slope, weight), list(model.parameters()))
 
 
 def test_kernel_of_sums_and_points_in_any_order():

@@ -17,7 +17,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 import reference
 from problems import LENGTHSCALE, NOISE, VARIANCE, WEIGHTS, gpytorch_gp, make_data, make_twin, set_hyperparameters
-from rcgp import RCGP, fit
+from rcgp import RCGP, fit, fit_robust
 from rcgp.core.exact import ExactPosterior
 from rcgp.training.objectives import leave_one_out
 from rcgp.weights import Constant, Heteroskedastic, InverseMultiquadric, NoNoiseTerm, NoShrinkage, SquaredExponential
@@ -283,9 +283,14 @@ def test_the_factorisation_is_kept_between_predictions(monkeypatch):
     calls = []
     original = module.condition
     monkeypatch.setattr(module, "condition", lambda *arguments: calls.append(1) or original(*arguments))
+    model.leave_one_out()
     model.posterior(X)
     model.posterior(X + 1)
     assert len(calls) == 1
+    fit_robust(model, local_noise=False)
+    model.leave_one_out()
+    model.posterior(X)
+    assert len(calls) == 2
 
 
 def test_gradients_flow_to_the_test_inputs():

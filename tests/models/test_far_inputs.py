@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rcgp import RCGP
-from rcgp.models.kernel_matrix import bears_far_inputs, close_gaps, dense_kernel, kernel_matrix, kernel_rows
+from rcgp.models.kernel_matrix import close_gaps, dense_kernel, ignores_far_inputs, kernel_matrix, kernel_rows
 from rcgp.weights import Constant
 
 k = gpytorch.kernels
@@ -114,18 +114,18 @@ def test_kernels_that_do_not_vanish_are_unchanged():
     far = torch.tensor(with_far(1e12))
     for kernel in (k.RQKernel().double(), k.LinearKernel().double()):
         assert close_gaps(kernel, far, far)[0] is far
-        assert not bears_far_inputs(kernel)
+        assert not ignores_far_inputs(kernel)
     plain = kernel_of("squared exponential")
-    assert bears_far_inputs(plain)
-    assert bears_far_inputs(k.ScaleKernel(plain + kernel_of("Matérn 5/2") * plain))
-    assert not bears_far_inputs(plain + k.RQKernel().double())
+    assert ignores_far_inputs(plain)
+    assert ignores_far_inputs(k.ScaleKernel(plain + kernel_of("Matérn 5/2") * plain))
+    assert not ignores_far_inputs(plain + k.RQKernel().double())
 
 
-def test_a_kernel_of_some_columns_bears_far_inputs_in_each():
+def test_a_kernel_of_some_columns_ignores_far_inputs_in_each():
     far, columns = torch.tensor(with_far(1e12)), [0, 2]
     kernel = k.ScaleKernel(k.RBFKernel(ard_num_dims=2, active_dims=columns)).double()
     on_its_own = k.ScaleKernel(k.RBFKernel(ard_num_dims=2)).double()
-    assert bears_far_inputs(kernel)
+    assert ignores_far_inputs(kernel)
     moved = close_gaps(kernel, far, far)[0]
     torch.testing.assert_close(moved[:, columns], close_gaps(on_its_own, far[:, columns], far[:, columns])[0])
     assert moved.isfinite().all()
@@ -142,7 +142,7 @@ def test_sums_and_products_bear_far_inputs(scaled):
         kernel = k.ScaleKernel(k.ScaleKernel(kernel)).double()
         kernel.outputscale = torch.tensor(2.0, dtype=torch.float64)
         kernel.base_kernel.outputscale = torch.tensor(0.5, dtype=torch.float64)
-    assert bears_far_inputs(kernel)
+    assert ignores_far_inputs(kernel)
     one, two, three = (by_differences(name, x1, x2) for name in ("squared exponential", "Matérn 5/2", "Matérn 3/2"))
     with torch.no_grad():
         found = dense_kernel(kernel, torch.tensor(x1), torch.tensor(x2))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from problems import check_gradients, check_leave_one_out
 from rcgp import RCGP, GradientRCGP, fit, fit_robust, posterior_influence
 from rcgp.training.fit import fit_ordinary
 from rcgp.training.objectives import marginal, weighed_evidence
@@ -145,35 +146,14 @@ def test_predicted_gradient_is_the_gradient_of_the_predicted_function():
 @pytest.mark.parametrize("weight", [Constant(), InverseMultiquadric()])
 def test_leaving_out_a_cell_is_a_refit_without_it(weight):
     X, y, dy = make_data()
-    model = GradientRCGP(X, *with_missing(y, dy), kernel=make_kernel(), weight=weight, noise=NOISE)
-    loo, pseudo = model.leave_one_out(), model.training_terms().pseudo
-    K, z, r = model.kernel_matrix().detach(), pseudo.target.detach(), pseudo.noise.detach()
-    prior = model.mean(model.train_X)
-    for i in range(len(z)):
-        others = torch.arange(len(z)) != i
-        A = torch.linalg.inv(K[others][:, others] + torch.diag(r[others]))
-        k = K[i, others]
-        noise = NOISE[int(model.train_X[i, -1])]
-        torch.testing.assert_close(loo.mean[i], prior[i] + k @ A @ z[others], rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(loo.variance[i], K[i, i] - k @ A @ k + noise, rtol=1e-8, atol=1e-8)
+    check_leave_one_out(GradientRCGP(X, *with_missing(y, dy), kernel=make_kernel(), weight=weight, noise=NOISE))
 
 
 def test_gradients_of_the_objective():
     X, y, dy = make_data(n=5)
     model = GradientRCGP(X, *with_missing(y, dy, 0.2), kernel=make_kernel(), noise=NOISE)
     weight, slope = (torch.rand(len(model.train_y), dtype=torch.float64) + 0.5 for _ in range(2))
-    parameters = list(model.parameters())
-    gradients = torch.autograd.grad(weighed_evidence(model, weight, slope, weight), parameters)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        for i in range(parameter.numel()):
-            step, values = torch.zeros_like(parameter), []
-            step.view(-1)[i] = 1e-6
-            for sign in (1.0, -2.0, 1.0):
-                with torch.no_grad():
-                    parameter += sign * step
-                    values.append(weighed_evidence(model, weight, slope, weight))
-            difference = (values[0] - values[1]) / 2e-6
-            torch.testing.assert_close(gradient.reshape(-1)[i], difference, rtol=1e-6, atol=1e-6)
+    check_gradients(lambda: weighed_evidence(model, weight, slope, weight), list(model.parameters()))
 
 
 def test_without_derivatives_it_is_the_ordinary_model():

@@ -304,7 +304,7 @@ def test_missing_data_are_reported_once_and_other_data_run(protocol, tmp_path, n
         "table_c_loo": replace(TABLE_C_LOO, configs=gp_of_c_loo),
     }
     monkeypatch.setattr(commands, "EXPERIMENTS", tables)
-    command = ["reproduce", "all", "--protocol", protocol, "--splits", "2", "--output", str(tmp_path)]
+    command = ["reproduce", "all", "--protocol", protocol, "--splits", "2", "--jobs", "1", "--output", str(tmp_path)]
     assert run(command) == 1
     out, err = capsys.readouterr()
     boston = "boston" if protocol == "paper" else "boston_readfwf"

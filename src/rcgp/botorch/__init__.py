@@ -1,7 +1,7 @@
 """Bayesian optimisation that outliers cannot derail: the robust conjugate GP as a BoTorch model.
 
-from rcgp.botorch import SingleTaskRCGP       # in the place of botorch.models.SingleTaskGP
-from rcgp.botorch import MultiTaskRCGP        # in that of botorch.models.MultiTaskGP
+from rcgp.botorch import SingleTaskRCGP       # instead of botorch.models.SingleTaskGP
+from rcgp.botorch import MultiTaskRCGP        # instead of botorch.models.MultiTaskGP
 
 Importing this room imports BoTorch, which changes settings of linear_operator for the whole process; nothing else in
 rcgp does.

@@ -127,7 +127,7 @@ def fit_silently(model: RobustModel, max_iterations: int = _ITERATIONS) -> list[
 
 
 def warn_of_doubts(model: RobustModel, stacklevel: int) -> None:
-    """Warn where a noise law may be wrong, but not of few rows of which none is flagged: designs begin small.
+    """Warn where a noise law may be wrong; not of a few rows without a flagged one, since designs begin small.
 
     Args:
         model: the model.

@@ -13,9 +13,11 @@ from typing import Any
 
 import gpytorch
 import torch
+from botorch import settings
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.models.utils import check_min_max_scaling
 from botorch.models.utils.gpytorch_modules import get_gaussian_likelihood_with_lognormal_prior
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
@@ -105,7 +107,8 @@ class SingleTaskRCGP(TrainingDataModel, RobustModel):
         self.likelihood = likelihood
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=batch) if mean_module is None else mean_module
         if covar_module is None:
-            validation.check_scaling(transformed_X)
+            if settings.validate_input_scaling.on():  # BoTorch's default kernel is for the unit cube
+                check_min_max_scaling(transformed_X)
             covar_module = default_kernel(transformed_X.shape[-1], batch)
         self.covar_module = covar_module
         self.weight = weight_function

@@ -191,7 +191,7 @@ class MultiTaskRCGP(RobustModel, MultiTaskGP):  # type: ignore[misc]
         return X
 
     def prior_inputs(self, X: Tensor) -> Tensor:
-        """Transformed inputs with the numbers of the tasks, from 0 to T − 1, in the place of their values."""
+        """Transformed inputs with the numbers of the tasks, from 0 to T − 1, instead of their values."""
         before, number, after = self._split_inputs(X)
         return torch.cat([before, number.to(X), after], dim=-1)
 

@@ -1,4 +1,4 @@
-"""Draws of whole functions, for BoTorch's path-wise sampling.
+"""Samples of functions, for BoTorch's path-wise sampling.
 
 By Matheron's rule a draw from the posterior is a draw f from the prior and an update,
 

@@ -47,7 +47,7 @@ class Conditioned(NamedTuple):
 
 
 class RobustModel(TrainingData):
-    """A base class beside one of BoTorch's models, which has the kernel, the mean and the likelihood.
+    """A mixin for one of BoTorch's models, which has the kernel, the mean and the likelihood.
 
     Weights are a function of data, hyperparameters and noise laws. The laws are part of the state, six numbers each.
 
@@ -94,7 +94,7 @@ class RobustModel(TrainingData):
 
     @abstractmethod
     def named_laws(self, index: Index) -> dict[str, NoiseLaw]:
-        """The noise law of each output of one model from :meth:`separable`, by what to call the output in messages."""
+        """The noise law of each output of one model from :meth:`separable`, by the name of the output in messages."""
 
     def tasks(self, X: Tensor) -> Tasks | None:
         """The tasks of transformed inputs, if there are several."""
@@ -220,7 +220,7 @@ class RobustModel(TrainingData):
         return tuple(name + doubt for name, judged in self.judgements().items() for doubt in judged.doubts)
 
     def judgements(self) -> dict[str, Judgement]:
-        """What the noise law of each output says of its rows, by what to call it in messages. Cost O(n³)."""
+        """The judgement of the rows of each output by its noise law, by its name in messages. Cost O(n³)."""
         model = self._without_data().eval() if self.training else self
         singles = model.separable() if self.weight is None else None
         found: dict[str, Judgement] = {}
@@ -287,7 +287,7 @@ def noise_laws(shares: Tensor, widths: Tensor) -> list[NoiseLaw]:
 
 
 def law_numbers(law: NoiseLaw, spread: float) -> list[float]:
-    """The six numbers by which a state knows a law, given the robust spread of the residuals."""
+    """A law as the six numbers of a state, given the robust spread of the residuals."""
     return [*law.shares, law.outlier_share, OUTLIER_WIDTH if law.is_normal else law.width / spread]
 
 

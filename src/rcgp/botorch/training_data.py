@@ -26,7 +26,7 @@ Index = tuple[Any, ...]
 
 
 class TrainingData:
-    """Training data that a model keeps, replaces and extends: a base class beside one of BoTorch's.
+    """Training data that a model keeps, replaces and extends: a mixin for one of BoTorch's models.
 
     Attributes:
         train_inputs: one tensor, ``... x n x d``; transformed in evaluation mode.

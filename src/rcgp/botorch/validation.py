@@ -7,9 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from botorch import settings
 from botorch.exceptions.errors import BotorchTensorDimensionError, InputDataError
-from botorch.models.utils import check_min_max_scaling
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from torch import Tensor
 
@@ -22,7 +20,6 @@ __all__ = [
     "check_long_format",
     "check_observations",
     "check_outputs",
-    "check_scaling",
     "check_tasks",
     "check_test_inputs",
     "check_training_data",
@@ -123,14 +120,8 @@ def check_training_data(X: Tensor, Y: Tensor, Yvar: Tensor | None, after: str = 
         raise InputDataError(f"train_Yvar must be positive, but is not in row {row}")
 
 
-def check_scaling(X: Tensor) -> None:
-    """BoTorch's warning for inputs outside the unit cube, for which its default kernel is not meant."""
-    if settings.validate_input_scaling.on():
-        check_min_max_scaling(X)
-
-
 def check_observations(X: Tensor, Y: Tensor, model: Any, m: int, columns: int | None = None) -> None:
-    """Raise unless new observations of m outputs are finite and have the shapes of a model, or so many columns."""
+    """Raise unless new observations of m outputs are finite and have the shapes of a model, or that many columns."""
     d = model.train_inputs[0].shape[-1] if columns is None else columns
     if not hasattr(model, "input_transform") and X.shape[-1] != d:
         raise BotorchTensorDimensionError(f"X must have shape ... x n' x {d}, got {tuple(X.shape)}")

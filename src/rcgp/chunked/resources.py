@@ -18,7 +18,7 @@ from rcgp.models.inducing import CANDIDATES
 from rcgp.training.search import Progress
 from rcgp.training.status_line import StatusLine
 
-__all__ = ["Stages", "available_memory", "check_inducing_memory", "gigabytes", "inducing_bytes"]
+__all__ = ["Stages", "available_memory", "check_inducing_memory", "check_memory", "inducing_bytes"]
 
 T = TypeVar("T")
 
@@ -115,17 +115,14 @@ def inducing_bytes(points: int, rows: int) -> int:
 
 def check_inducing_memory(points: int, rows: int) -> None:
     """Raise a MemoryError if this many inducing points need more memory than is free."""
-    needed, free = inducing_bytes(points, rows), available_memory()
-    if needed > free:
-        raise MemoryError(
-            f"{min(points, rows, CANDIDATES)} inducing points need about {gigabytes(needed)} GB of memory, and "
-            f"{gigabytes(free)} are free: use fewer"
-        )
+    check_memory(inducing_bytes(points, rows), f"{min(points, rows, CANDIDATES)} inducing points need", "use fewer")
 
 
-def gigabytes(size: float) -> str:
-    """A number of bytes in gigabytes, for messages."""
-    return f"{round(size / 1e9)}" if size >= 1e10 else f"{size / 1e9:.1f}"
+def check_memory(needed: float, what: str, remedy: str, error: type[Exception] = MemoryError) -> None:
+    """Raise an error unless this many bytes are free; ``what`` is its subject and verb."""
+    if needed > (free := available_memory()):
+        size, left = (f"{value / 1e9:.{0 if value >= 1e10 else 1}f}" for value in (needed, free))
+        raise error(f"{what} about {size} GB of memory, and {left} are free: {remedy}")
 
 
 def available_memory() -> int:

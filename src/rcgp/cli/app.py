@@ -324,9 +324,9 @@ def demo(
     run_demo(output, _results())
 
 
-def _add_commands(group: str = "rcgp.commands") -> None:
+def _add_commands() -> None:
     """Add the commands of other packages, which are entry points: ``reproduce`` of rcgp-paper."""
-    found = {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
+    found = {entry.name: entry for entry in importlib.metadata.entry_points(group="rcgp.commands")}
     for name, entry in sorted(found.items()):
         app.command(name)(_loaded(entry))
     if "reproduce" not in found:

@@ -25,19 +25,19 @@ _NORMAL_95 = 1.959963984540054
 _COLOURS = {"GP": "#4daf4a", "RCGP": "#377eb8"}
 
 
-def made_up_data(seed: int = 7, n: int = 300, share: float = 0.1) -> tuple[pd.DataFrame, Numbers, NDArray[np.bool_]]:
+def made_up_data() -> tuple[pd.DataFrame, Numbers, NDArray[np.bool_]]:
     """A table of x and y, the true function, and which rows are outliers.
 
-    The paper's synthetic setting: a draw from a GP, noise of standard deviation 0.1, and a share of the rows moved by 3
+    The paper's synthetic setting: a draw from a GP, noise of standard deviation 0.1, and a tenth of the rows moved by 3
     to 9 standard deviations of y.
     """
-    random = np.random.default_rng(seed)
+    random, n = np.random.default_rng(7), 300
     x = np.linspace(0, 20, n)
     K = np.exp(-0.5 * (x[:, None] - x) ** 2) + 1e-8 * np.eye(n)
     truth = np.linalg.cholesky(K) @ random.standard_normal(n)
     y = truth + 0.1 * random.standard_normal(n)
     outlying = np.zeros(n, dtype=bool)
-    outlying[random.permutation(n)[: int(share * n)]] = True
+    outlying[random.permutation(n)[: n // 10]] = True
     size = random.uniform(3, 9, n) * random.choice([-1, 1], n) * y.std()
     return pd.DataFrame({"x": x, "y": np.where(outlying, y + size, y)}), truth, outlying
 

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
 
-from rcgp.chunked.resources import available_memory, gigabytes, inducing_bytes
+from rcgp.chunked.resources import check_memory, inducing_bytes
 from rcgp.cli.options import CORRELATED_UP_TO, Choice, FormatOptions, Options, ReadingOptions, Weight, many
 from rcgp.cli.progress import quiet_fit
 from rcgp.estimator import RCGPRegressor, SparseRCGPRegressor
@@ -300,9 +300,7 @@ def _check_memory(rows: int, choice: Choice, options: Options) -> None:
         remedy = "leave --exact out" if options.sparse is False else "add --sparse"
     if search > model:
         what, remedy = f"choosing hyperparameters on {many(searched)} rows needs", "lower --fit-rows"
-    needed, free = max(search, model), available_memory()
-    if free is not None and needed > free:
-        raise TableError(f"{what} about {gigabytes(needed)} GB of memory, and {gigabytes(free)} are free: {remedy}")
+    check_memory(max(search, model), what, remedy, TableError)
 
 
 def _check_memory_of_several(cells: NDArray[Any], searched: float, choice: Choice) -> None:
@@ -321,13 +319,11 @@ def _check_memory_of_several(cells: NDArray[Any], searched: float, choice: Choic
     else:
         what = f"{len(cells)} exact fits of up to {many(int(cells.max()))} rows need"
         remedy = "fit each target by itself, with --sparse"
-    needed, free = max(search, model), available_memory()
-    if free is not None and needed > free:
-        raise TableError(f"{what} about {gigabytes(needed)} GB of memory, and {gigabytes(free)} are free: {remedy}")
+    check_memory(max(search, model), what, remedy, TableError)
 
 
 def _check_logarithms(Y: pd.DataFrame) -> None:
-    """Raise TableError for a target without logarithms, naming the first row, and for one whose are all the same."""
+    """Raise TableError for a target that is not positive, naming the first row, or whose logarithm is constant."""
     for name in Y.columns:
         y = Y[name].dropna()
         bad = (y <= 0).to_numpy()

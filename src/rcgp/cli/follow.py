@@ -39,9 +39,8 @@ def follow(model: RCGPSeries, options: SeriesOptions, messages: Console) -> None
 def judge_lines(stream: Stream, lines: Iterable[bytes], output: TextIO, form: CsvFormat) -> None:
     """Write one JSON line for each row, at once: time, value, and the result of :meth:`Stream.update`.
 
-    Blank lines are skipped, and so is a header: a first line of two cells neither of which can be read. A row that
-    cannot be read or is refused gives ``{"error": ..., "line": ...}``, and the stream goes on. So does a row that is
-    taken back.
+    Blank lines are skipped, and so is a header: a first line of two cells that cannot be read. A row that cannot be
+    read, is refused or is removed later gives ``{"error": ..., "line": ...}``, and the stream goes on.
     """
     follower = _Follower(stream)
     for number, line in enumerate(lines, start=1):
@@ -64,7 +63,7 @@ class _Follower:
 
     A row whose time is before that of the last row is refused: it is late, or the last row has a wrong time. If the
     next row, too, lies before the last one, and the two are in order and not before the row that preceded it, they are
-    two against one: the last row is taken back, and the stream goes on with the new one. Should the two have been late
+    two against one: the last row is removed, and the stream goes on with the new one. Should the two have been late
     after all, two rows are lost, as many as without this rule.
 
     Args:
@@ -84,7 +83,7 @@ class _Follower:
         return time_of(text, form, dates=self._clock.dates, zoned=self._clock.zone is not None)
 
     def update(self, when: Any, y: float, line: int) -> list[dict[str, Any]]:
-        """The result of the stream for a row, after a notice if the row before it is taken back.
+        """The result of the stream for a row, after a notice if the row before it is removed.
 
         Raises:
             ValueError: for a row that is refused.

@@ -28,7 +28,7 @@ def quiet_fit(model: Any, X: Any, y: Table, used: Table, console: Console, title
     Args:
         model: the estimator.
         X, y: what it is fitted to.
-        used: the rows of y that the model uses, one of which an error names.
+        used: the rows of y that the model uses; an error names one of them.
         console: for the progress.
         title: of the progress.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ __all__ = [
     "suspicion",
     "suspicion_order",
     "verdict_facts",
+    "verdict_json",
     "write_table",
 ]
 
@@ -88,20 +89,23 @@ def suspicion_order(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
-    """The rows of :func:`suspicion` and the noise law, for machines."""
+    """The rows of :func:`suspicion` and the noise law as JSON."""
     listed = rows.to_dict(orient="records")
     return {**output_json(fitted), "rows": listed, "flag_rule": FLAG_RULE, "notices": fitted.notices}
 
 
 def output_json(fitted: Fitted) -> dict[str, Any]:
-    """The noise law of a target, its coverage and its doubts, for machines."""
-    model = fitted.model
-    law, (of_good, of_all) = model.noise_law_, coverage_of(_rows(fitted))
+    """The noise law of a target, its coverage and its doubts as JSON."""
+    return {"target": fitted.y.name, **verdict_json(fitted.model, _rows(fitted))}
+
+
+def verdict_json(model: Any, rows: Rows) -> dict[str, Any]:
+    """The facts of :func:`verdict_facts`, and the doubts, as JSON."""
+    law, (of_good, of_all) = model.noise_law_, coverage_of(rows)
     return {
-        "target": fitted.y.name,
         "noise_law": {"scales": list(SCALES), "shares": list(law.shares), "outlier_share": law.outlier_share},
         "flagged": int(model.outliers_.sum()),
-        "coverage": {"not_flagged": of_good, "all": of_all},
+        "coverage": {"not_flagged": None if math.isnan(of_good) else of_good, "all": of_all},
         "doubts": list(model.doubts_),
     }
 
@@ -112,7 +116,7 @@ def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
     rows = suspicion(model, fitted.y, fitted.expected, fitted.names)
     sparse = [("inducing points", f"{len(model.inducing_points_)}")] if isinstance(model, SparseRCGPRegressor) else []
     facts = (("rows used", f"{len(fitted.y)}"), *sparse, *summary_facts(fitted), optimiser_fact(model))
-    print_columns([list(fact) for fact in facts], console, right=())
+    print_columns(facts, console)
     print_lengthscales(fitted.X, model, fitted.encoding, console)
     if shown and len(rows):
         console.print("\nMost suspicious rows, predicted from all others:")
@@ -139,7 +143,7 @@ def optimiser_fact(model: Any) -> tuple[str, str]:
 def print_verdict(fitted: Fitted, console: Console, several: bool = False) -> None:
     """The noise law, the coverage of the intervals and the number of flagged rows, below a blank line."""
     console.print()
-    print_columns([list(fact) for fact in verdict_facts(fitted.model, _rows(fitted), several)], console, right=())
+    print_columns(verdict_facts(fitted.model, _rows(fitted), several), console)
 
 
 def print_rows(rows: pd.DataFrame, console: Console) -> None:
@@ -255,10 +259,12 @@ def print_lengthscales(X: pd.DataFrame, model: BaseRegressor, encoding: Encoding
     print_columns(lines, console, right=(1, 2), head=True)
 
 
-def print_columns(lines: list[list[str]], console: Console, right: Iterable[int], head: bool = False) -> None:
+def print_columns(
+    lines: Iterable[Sequence[str]], console: Console, right: Iterable[int] = (), head: bool = False
+) -> None:
     """Lines with aligned columns, never cut: the terminal wraps what does not fit."""
+    lines, aligned_right = list(lines), set(right)
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    aligned_right = set(right)
     for i, line in enumerate(lines):
         gaps = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
         padded = [gaps[j] + cell if j in aligned_right else cell + gaps[j] for j, cell in enumerate(line)]
@@ -269,5 +275,5 @@ def print_columns(lines: list[list[str]], console: Console, right: Iterable[int]
 
 
 def number(value: float) -> str:
-    """Four significant digits, or all whole ones, by which a value is found again in its table."""
+    """A number with four significant digits, or all whole ones, so that it can be found in its table."""
     return f"{value:.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"

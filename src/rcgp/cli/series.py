@@ -19,13 +19,15 @@ from rcgp.cli.follow import follow
 from rcgp.cli.options import SeriesOptions, many
 from rcgp.cli.progress import quiet_fit
 from rcgp.cli.results import (
-    coverage_of,
     number,
+    optimiser_fact,
     print_columns,
     print_doubts,
     print_notices,
     print_rows,
+    suspicion,
     verdict_facts,
+    verdict_json,
     write_table,
 )
 from rcgp.estimator import FLAG_RULE
@@ -36,7 +38,6 @@ from rcgp.report.text import times
 from rcgp.series.clock import duration
 from rcgp.table import TableError, read_series, read_table
 from rcgp.table.encoding import printable, shown
-from rcgp.weights.noise_law import SCALES
 
 __all__ = ["FittedSeries", "run_series"]
 
@@ -66,7 +67,7 @@ class FittedSeries:
 
 
 def run_series(data: Path | None, options: SeriesOptions, results: Console, messages: Console) -> None:
-    """Do what the options of ``rcgp series`` ask for."""
+    """Run ``rcgp series`` with these options."""
     if data is None:
         if not options.follow or options.model is None:
             raise typer.BadParameter("is missing; only --follow with --model does without", param_hint=["DATA"])
@@ -165,26 +166,17 @@ def typical_gap(model: RCGPSeries) -> float:
 
 def _suspicion(fitted: FittedSeries) -> pd.DataFrame:
     """Every row with a value, the most suspicious first."""
-    rows, place = fitted.rows, fitted.rows.by_suspicion
-    texts = times(fitted.times[fitted.y.notna().to_numpy()])
-    columns = {
-        "row": np.array(rows.label, dtype=object),
-        "time": np.array(texts, dtype=object),
-        "observed": rows.observed,
-        "expected": rows.expected,
-        "residual": rows.residual,
-        "score": rows.score,
-        "weight": rows.weight,
-        "outlier_probability": rows.probability,
-        "outlier": rows.flagged,
-    }
-    return pd.DataFrame({name: values[place] for name, values in columns.items()})
+    seen = fitted.y.notna().to_numpy()
+    when = pd.Series(times(fitted.times[seen]), fitted.y.index[seen], dtype=object)
+    rows = suspicion(fitted.model, fitted.y).dropna(subset="observed")
+    rows.insert(1, "time", when.loc[rows["row"]].to_numpy())
+    return rows
 
 
 def _print_series(fitted: FittedSeries, console: Console, shown_rows: int) -> None:
     """The series, its leave-one-out error, its noise law, the most suspicious rows and the ends of the forecast."""
     model, rows = fitted.model, fitted.rows
-    error, report, zone = np.abs(rows.residual), model.fit_report_, model.clock_.zone
+    error, zone = np.abs(rows.residual), model.clock_.zone
     missing = len(fitted.y) - len(rows.label)
     first, last = times([fitted.times.min(), fitted.times.max()])
     low, middle, high = np.quantile(model.noise_std(fitted.times), [0.0, 0.5, 1.0])
@@ -198,9 +190,9 @@ def _print_series(fitted: FittedSeries, console: Console, shown_rows: int) -> No
         ("noise", noise),
         ("leave-one-out error", f"absolute: median {number(float(np.median(error)))}, mean {number(error.mean())}"),
         *verdict_facts(model, rows),
-        ("optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"),
+        optimiser_fact(model),
     )
-    print_columns([list(fact) for fact in facts], console, right=())
+    print_columns(facts, console)
     if shown_rows:
         console.print("\nMost suspicious rows, predicted from all others:")
         print_rows(_suspicion(fitted).head(shown_rows), console)
@@ -222,9 +214,8 @@ def _print_forecast(forecast: Forecast, console: Console, most: int = 10) -> Non
 
 
 def _as_json(fitted: FittedSeries, top: int) -> dict[str, Any]:
-    """A fitted series for machines: all flagged rows, and further suspicious ones up to ``top``."""
+    """A fitted series as JSON: all flagged rows, and further suspicious ones up to ``top``."""
     model, rows = fitted.model, _suspicion(fitted)
-    law, (of_good, of_all) = model.noise_law_, coverage_of(fitted.rows)
     listed = rows.head(max(top, int(model.outliers_.sum()))).assign(time=lambda some: _moments(fitted, some["row"]))
     ahead = fitted.forecast
     steps = [] if ahead is None else zip(_iso(pd.Index(ahead.times)), *map(np.ndarray.tolist, ahead[1:]), strict=True)
@@ -236,19 +227,16 @@ def _as_json(fitted: FittedSeries, top: int) -> dict[str, Any]:
         "first": first,
         "last": last,
         "typical_gap": typical_gap(model),
-        "flagged": int(model.outliers_.sum()),
         "flag_rule": FLAG_RULE,
-        "coverage": {"not_flagged": None if np.isnan(of_good) else of_good, "all": of_all},
-        "noise_law": {"scales": list(SCALES), "shares": list(law.shares), "outlier_share": law.outlier_share},
+        **verdict_json(model, fitted.rows),
         "rows": listed.to_dict(orient="records"),
         "forecast": [dict(zip(("time", *Forecast._fields[1:]), step, strict=True)) for step in steps],
-        "doubts": list(model.doubts_),
         "notices": fitted.notices,
     }
 
 
 def _moments(fitted: FittedSeries, rows: pd.Series[Any]) -> list[Any]:
-    """The times of rows, for machines."""
+    """The times of rows as JSON."""
     return _iso(fitted.times[fitted.y.index.get_indexer(pd.Index(rows.astype(int)))])
 
 
@@ -289,7 +277,7 @@ def _write_files(fitted: list[FittedSeries], options: SeriesOptions, messages: C
 
 
 def _predictions(fitted: FittedSeries, coverage: float, named: bool) -> pd.DataFrame:
-    """What is expected at the time of each row, and the forecast, whose rows have neither number nor value."""
+    """Predictions at the time of each row, and the forecast, whose rows have neither number nor value."""
     model, index, seen = fitted.model, fitted.times, fitted.y.notna().to_numpy()
     mean, std = model.predict(index, return_std=True)
     lower, upper = model.predict_interval(index, coverage)

@@ -47,7 +47,7 @@ def suspicious_cells(fitted: FittedTable) -> pd.DataFrame:
 
 
 def cells_json(fitted: FittedTable, cells: pd.DataFrame) -> dict[str, Any]:
-    """The cells of :func:`suspicious_cells`, what is known of each target, and their correlation, for machines."""
+    """The cells of :func:`suspicious_cells`, the verdict on each target, and their correlation, as JSON."""
     correlation = _correlation(fitted)
     return {
         "targets": [output_json(one) for one in fitted.targets],
@@ -66,11 +66,11 @@ def print_outputs(fitted: FittedTable, console: Console, shown: int) -> None:
     facts = [("rows used", f"{len(fitted.Y)}"), ("cells", f"{cells} of {fitted.Y.size} observed"), ("targets", kind)]
     facts += [optimiser_fact(fitted.model)] if together else []
     facts += [_RULE_FACT]
-    print_columns([list(fact) for fact in facts], console, right=())
+    print_columns(facts, console)
     for one in fitted.targets:
         console.print()
         own = summary_facts(one, several=True) + (() if together else (optimiser_fact(one.model),))
-        print_columns([list(fact) for fact in own], console, right=())
+        print_columns(own, console)
         if not together:
             print_lengthscales(one.X, one.model, fitted.encoding, console)
     if together:
@@ -87,7 +87,7 @@ def print_verdicts(fitted: FittedTable, console: Console) -> None:
         console.print(f"\n{printable(one.y.name)}", markup=False, end="")
         print_verdict(one, console, several=True)
     console.print()
-    print_columns([list(_RULE_FACT)], console, right=())
+    print_columns([_RULE_FACT], console)
 
 
 def cleaned_cells(fitted: FittedTable, drop: bool) -> tuple[pd.DataFrame, str]:
@@ -119,7 +119,7 @@ def cleaned_cells(fitted: FittedTable, drop: bool) -> tuple[pd.DataFrame, str]:
 
 
 def _correlation(fitted: FittedTable) -> Any:
-    """The ``T x T`` correlation of the targets' functions; ``None`` if they are independent."""
+    """The correlation of the targets' functions, ``T x T``; ``None`` for independent models."""
     return getattr(fitted.model, "output_correlation_", None)
 
 

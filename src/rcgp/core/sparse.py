@@ -47,7 +47,7 @@ __all__ = [
     "whiten",
 ]
 
-# Entries of an m x b block of rows: 4 MB in float64, of which a few are in use at a time. Blocks of 16 MB would be
+# Entries of an m x b block of rows: 4 MB in float64, a few at a time. Blocks of 16 MB would be
 # returned to the system and mapped again, page by page, which can take a third of a pass. And the fewest rows of a
 # block, so that adding m x m matrices, once for each, costs little compared with their products.
 _BLOCK_ENTRIES, _BLOCK_ROWS = 2**19, 1024

@@ -1,4 +1,4 @@
-"""Shared by both regressors: checks of parameters and data, predictions."""
+"""Shared by the regressors: checks of parameters and data, predictions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_integer(value: Any, argument: str, least: int) -> None:
 
 
 class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]
-    """Parameters, predictions and files of both regressors."""
+    """Parameters, predictions and files of a regressor."""
 
     # Parameters of RCGPRegressor only.
     n_restarts: int = 0

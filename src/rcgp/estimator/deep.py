@@ -24,8 +24,7 @@ from rcgp.models.defaults import robust_scales
 from rcgp.models.inducing import choose_inducing
 from rcgp.training.judgement import doubts_of
 from rcgp.weights import NoiseLaw
-from rcgp.weights.noise_law import FLAGGED, SCALES
-from rcgp.weights.quantiles import mixture_quantile
+from rcgp.weights.noise_law import FLAGGED, SCALES, mixture_quantile
 
 __all__ = ["DeepRCGPRegressor", "FittedDeep"]
 
@@ -140,7 +139,7 @@ class DeepRCGPRegressor(BaseRegressor):
 
     Notes
     -----
-    A step costs O(n_samples · batch_size · n_inducing²) for each hidden output, of which there are as many as features,
+    A step costs O(n_samples · batch_size · n_inducing²) for each hidden output (one for each feature),
     at most eight. Predictions average over samples of the hidden layers that are the same for each row.
 
     Examples

@@ -34,7 +34,7 @@ __all__ = ["OutputOf", "fit_joint"]
 
 
 class OutputOf:
-    """One output of a model of several, as predictions and diagnoses see the model of one.
+    """One output of a multi-output model, with the interface of a model of one output.
 
     Args:
         joint: the model of all outputs.

@@ -22,7 +22,7 @@ from rcgp.estimator.base import BaseRegressor
 from rcgp.estimator.kernels import Noise, translate
 from rcgp.models import RCGP
 from rcgp.models.defaults import Between, above, add_weak_priors, in_units, kernel_of_all_columns, robust_spread
-from rcgp.models.kernel_matrix import bears_far_inputs
+from rcgp.models.kernel_matrix import ignores_far_inputs
 from rcgp.models.means import build_mean
 from rcgp.training import FitError, FitReport, RobustReport, fit, fit_robust, weigh_by_law
 from rcgp.training.fit import fit_ordinary
@@ -224,7 +224,7 @@ def diagnosed(
 
     Args:
         model: the model of one output.
-        judged: what its noise law says of its rows.
+        judged: its noise law, and the outlier probability of each of its rows.
         learn: gives the law that is learned from leave-one-out predictions.
         weights, loo: weights and leave-one-out predictions of its rows.
         X, y: ``n x d`` inputs and ``n`` observations, NaN where one is missing.
@@ -268,7 +268,7 @@ def warn_of_absurd_input(kernel: gpytorch.kernels.Kernel, X: Tensor, names: Sequ
         names: of the features.
         rows: ``n`` numbers of their rows in the table.
     """
-    if not bears_far_inputs(kernel) and (far := _absurd_input(X, names)) is not None:
+    if not ignores_far_inputs(kernel) and (far := _absurd_input(X, names)) is not None:
         row, clue = far
         message = f"look at row {int(rows[row])}, {clue}: with this kernel it may spoil all predictions"
         warnings.warn(message, stacklevel=5)

@@ -84,7 +84,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         Seed of restarts and of the sample of ``fit_rows``.
     outputs : {"independent", "correlated"}, default="independent"
         For y of several columns: a model for each, or one model of all observed cells
-        (:class:`rcgp.MultiOutputRCGP`), in which outputs that go together help each other. It costs O(N³) for N
+        (:class:`rcgp.MultiOutputRCGP`), in which correlated outputs help each other. It costs O(N³) for N
         observed cells. NaN marks a cell that was not observed, which is predicted, in both.
 
     Attributes
@@ -116,7 +116,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     n_iter_ : int, or list of them
         Iterations of the optimiser; with a learned weight those of all searches.
     output_correlation_ : ndarray of shape (n_outputs, n_outputs)
-        How far the functions of the outputs go together, for ``outputs="correlated"``.
+        Correlation of the functions of the outputs, for ``outputs="correlated"``.
     output_names_ : list of str or None
         Names of the outputs, if y was a data frame of several with text as names.
     models_ : list of RCGP, or of MultiOutputRCGP

@@ -91,7 +91,8 @@ def load_with_table(path: str | os.PathLike[str]) -> tuple[Any, Any]:
 
 def _contents(estimator: Any, table: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Description and tensors of an estimator; a subclass is saved as the class of this package."""
-    kind = next(cls.__name__ for cls in type(estimator).__mro__ if _is_own(cls))
+    own = (cls.__name__ for cls in type(estimator).__mro__ if cls.__module__ == _KINDS.get(cls.__name__, ("",))[0])
+    kind = next(own)
     describe_model = _KINDS[kind][1]
     tensors: dict[str, Tensor] = {}
     names = getattr(estimator, "feature_names_in_", None)
@@ -106,10 +107,6 @@ def _contents(estimator: Any, table: dict[str, Any] | None) -> tuple[dict[str, A
         **describe_model(estimator, tensors),
     }
     return description, tensors
-
-
-def _is_own(cls: type) -> bool:
-    return cls.__name__ in _KINDS and cls.__module__ == _KINDS[cls.__name__][0]
 
 
 def _rebuild(kind: str, description: dict[str, Any], tensors: dict[str, Tensor]) -> Any:

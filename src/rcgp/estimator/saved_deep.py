@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from rcgp.estimator.deep import FittedDeep
+from rcgp.estimator.saved_parts import require, under
 from rcgp.gpytorch import NoiseLawLikelihood
 from rcgp.gpytorch.deep import DeepModel
 from rcgp.gpytorch.deep_fit import DeepReport
-from rcgp.saving import SavedModelError
 
 __all__ = ["describe_deep", "rebuild_deep"]
 
@@ -45,7 +45,7 @@ def rebuild_deep(estimator: Any, description: dict[str, Any], tensors: dict[str,
     """Set the fitted attributes of a ``DeepRCGPRegressor``."""
     d, layers, rows = estimator.n_features_in_, int(estimator.n_layers), tensors["weights"]
     hidden = {name.split(".")[2] for name in tensors if name.startswith("model.hidden.")}
-    _require(len(hidden) == layers - 1, "its layers are not those of its parameters")
+    require(len(hidden) == layers - 1, "its layers are not those of its parameters")
     m = tensors[_POINTS[layers == 1]].shape[-2]
     model = DeepModel(torch.eye(m, d, dtype=torch.float64), layers)
     likelihood = NoiseLawLikelihood(torch.zeros(len(rows), dtype=torch.float64))
@@ -72,27 +72,21 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _load(module: nn.Module, part: str, tensors: dict[str, Tensor]) -> None:
-    given = {name.removeprefix(f"{part}."): value for name, value in tensors.items() if name.startswith(f"{part}.")}
-    wanted = _state(module)
-    _require(given.keys() == wanted.keys(), f"its {part} has other parts than its parameters say")
+    given, wanted = under(part, tensors), _state(module)
+    require(given.keys() == wanted.keys(), f"its {part} has other parts than its parameters say")
     fits = all(given[name].shape == value.shape and given[name].dtype == value.dtype for name, value in wanted.items())
-    _require(fits, f"the tensors of its {part} do not fit together")
-    _require(all(bool(value.isfinite().all()) for value in given.values()), "a number in it is not finite")
+    require(fits, f"the tensors of its {part} do not fit together")
+    require(all(bool(value.isfinite().all()) for value in given.values()), "a number in it is not finite")
     module.load_state_dict({**module.state_dict(), **given})
 
 
 def _check(fitted: FittedDeep, weights: Tensor, probability: Tensor, d: int) -> None:
     """Raise a SavedModelError for shapes and values that no fit gives."""
     shaped = all(part.shape == (d,) for part in (fitted.X_centre, fitted.X_scale))
-    _require(shaped and weights.ndim == 1 and weights.shape == probability.shape, "its data do not fit together")
+    require(shaped and weights.ndim == 1 and weights.shape == probability.shape, "its data do not fit together")
     law = fitted.likelihood
     positive = (fitted.X_scale, law.spread, law.width, law.noise, torch.tensor(fitted.y_scale))
-    _require(all(bool((part > 0).all()) for part in positive), "a scale in it is not positive")
-    _require(bool((law.counts >= 0).all()), "its noise law is invalid")
+    require(all(bool((part > 0).all()) for part in positive), "a scale in it is not positive")
+    require(bool((law.counts >= 0).all()), "its noise law is invalid")
     numbers = (fitted.X_centre, fitted.X_scale, weights, probability, torch.tensor([fitted.y_centre, fitted.y_scale]))
-    _require(all(bool(part.isfinite().all()) for part in numbers), "a number in it is not finite")
-
-
-def _require(condition: bool, complaint: str) -> None:
-    if not condition:
-        raise SavedModelError(complaint)
+    require(all(bool(part.isfinite().all()) for part in numbers), "a number in it is not finite")

@@ -9,7 +9,7 @@ from typing import Any
 
 import gpytorch
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rcgp.estimator.output import ROW_ATTRIBUTES
 from rcgp.models.local_noise import POWERS, LocalFactor, LocalNoise, LocalNoiseOfOutputs
@@ -54,12 +54,10 @@ def under(place: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {key.removeprefix(f"{place}."): value for key, value in tensors.items() if key.startswith(f"{place}.")}
 
 
-def rebuild_part(
-    name: str, description: dict[str, Any], tensors: dict[str, Tensor], cls: type[nn.Module] | None = None
-) -> Any:
+def rebuild_part(name: str, description: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     """A module of a model, if it is of the right class."""
     part = rebuild(description[name], under(name, tensors))
-    require(isinstance(part, cls or PARTS[name]), f"its {name} is a {type(part).__name__}")
+    require(isinstance(part, PARTS[name]), f"its {name} is a {type(part).__name__}")
     return part
 
 
@@ -127,7 +125,7 @@ def rebuild_local_noise(
     if "local_kernel" not in description:
         return None
     kernel = rebuild(description["local_kernel"], under(f"{place}_kernel", tensors))
-    require(isinstance(kernel, gpytorch.kernels.Kernel), "its local_kernel is none")
+    require(isinstance(kernel, gpytorch.kernels.Kernel), "its local_kernel is not a kernel")
     X, squares, counts = (tensors[f"{place}.{name}"] for name in _LOCAL)
     return LocalNoise(kernel, X, squares, counts, float(description["local_power"]))
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rcgp.chunked.fit import ChunkedFit, fit_chunks
 from rcgp.chunked.passes import Diagnose
-from rcgp.chunked.resources import Stages, available_memory, gigabytes
+from rcgp.chunked.resources import Stages, check_memory
 from rcgp.chunks import Chunk, engine_for
 from rcgp.estimator import sources
 from rcgp.estimator.base import BaseRegressor, as_tensor, check_choice, check_integer, undone_on_failure
@@ -160,7 +160,7 @@ class SparseRCGPRegressor(BaseRegressor):
         Parameters
         ----------
         X : array-like of shape (n, d), or rows that need not fit in memory
-            Inputs: an array, tensor or data frame; a ``numpy.memmap``, of which only chunks are read; a Dask array or
+            Inputs: an array, tensor or data frame; a ``numpy.memmap``, which is read in chunks; a Dask array or
             data frame; the name of a Parquet file, several, or a pattern such as ``"data/*.parquet"``; or a list, or
             another iterable that can be read again, of chunks ``(X, y)`` or ``(X, y, sample_weight)``.
         y : array-like of shape (n,), or str
@@ -285,12 +285,8 @@ class SparseRCGPRegressor(BaseRegressor):
         return self._evaluate(X, [predictor.mean])[0]
 
     def _mean_and_covariance(self, inputs: Tensor, include_noise: bool) -> tuple[Array, Array]:
-        needed, free = 8 * _COVARIANCES * len(inputs) ** 2, available_memory()
-        if free is not None and needed > free:
-            raise MemoryError(
-                f"the covariance matrix of {len(inputs)} rows needs about {gigabytes(needed)} GB of memory, and "
-                f"{gigabytes(free)} are free: ask for return_std=True, or for fewer rows"
-            )
+        what = f"the covariance matrix of {len(inputs)} rows needs"
+        check_memory(8 * _COVARIANCES * len(inputs) ** 2, what, "ask for return_std=True, or for fewer rows")
         predictor = self.model_.predictor
         with torch.no_grad():
             mean, covariance = predictor.mean(inputs), predictor.process.covariance(inputs, inputs)

@@ -1,12 +1,11 @@
 """Robust likelihoods for GPyTorch: a script for variational or deep GPs becomes robust by one line.
 
-from rcgp.gpytorch import NoiseLawLikelihood   # in the place of gpytorch.likelihoods.GaussianLikelihood
+from rcgp.gpytorch import NoiseLawLikelihood   # instead of gpytorch.likelihoods.GaussianLikelihood
 
 likelihood = NoiseLawLikelihood(train_y)
 """
 
 from rcgp.gpytorch.loss import RCGPLikelihood
-from rcgp.gpytorch.mixture import NoiseMixture
-from rcgp.gpytorch.noise_law import NoiseLawLikelihood
+from rcgp.gpytorch.noise_law import NoiseLawLikelihood, NoiseMixture
 
 __all__ = ["NoiseLawLikelihood", "NoiseMixture", "RCGPLikelihood"]

@@ -9,12 +9,12 @@ import torch
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
-from rcgp.models.defaults import NORMAL_MAD, above, robust_spreads
+from rcgp.models.defaults import NORMAL_MAD, AttributeOf, SetAttribute, above, robust_spreads
 from rcgp.models.validation import as_real_tensor, check_finite
 
 __all__ = ["FIRST_NOISE", "RowLikelihood", "target_spread"]
 
-# Noise variance to begin with, in squared robust standard deviations of the targets: nearly all is noise, so that a
+# Initial noise variance, in squared robust standard deviations of the targets: nearly all is noise, so that a
 # model that knows nothing yet takes few rows for outliers. It is GPyTorch's own, log 2, for standardised targets.
 FIRST_NOISE = 0.69
 
@@ -65,7 +65,7 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
         self.register_buffer("spread", _expanded(spread, shape, "the targets"))
         self.register_parameter("raw_noise", torch.nn.Parameter(rows.new_zeros(shape)))
         if noise_prior is not None:
-            self.register_prior("noise_prior", noise_prior, _noise_of, _set_noise_of)
+            self.register_prior("noise_prior", noise_prior, AttributeOf("noise"), SetAttribute("noise"))
         floor = above(_NOISE_FLOOR * float(spread.min()) ** 2)
         self.register_constraint("raw_noise", floor if noise_constraint is None else noise_constraint)
         self.noise = FIRST_NOISE * self.spread.square() if noise is None else noise
@@ -138,10 +138,10 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
 
 
 def target_spread(deviation: Tensor) -> Tensor:
-    """Standard deviation of ``... x n`` deviations of targets from their centre, which a quarter of them cannot break.
+    """Standard deviation of ``... x n`` deviations of targets from their centre, robust to a quarter of outliers.
 
     By their median size, or by the width of their middle half, whichever is larger: where half of the targets agree, as
-    on one side of a step, the median size is that of their noise, and the other half would begin as outliers.
+    on one side of a step, the median size is that of their noise, and the other half would start as outliers.
     """
     low, high = deviation.quantile(deviation.new_tensor([0.25, 0.75]), dim=-1)
     return torch.maximum(robust_spreads(deviation), (high - low) / (2.0 * NORMAL_MAD))
@@ -154,11 +154,3 @@ def _expanded(values: Tensor, shape: torch.Size, name: str) -> Tensor:
         raise ValueError(
             f"{name} must fit a batch of {tuple(shape[:-1])} with {shape[-1]} task(s), got {tuple(values.shape)}"
         ) from error
-
-
-def _noise_of(likelihood: RowLikelihood) -> Tensor:
-    return likelihood.noise
-
-
-def _set_noise_of(likelihood: RowLikelihood, value: Tensor) -> None:
-    likelihood.noise = value

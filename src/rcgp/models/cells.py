@@ -97,7 +97,7 @@ def arranged(values: Any, observed: Tensor) -> Tensor:
 
 
 def cell_weights(sample_weight: Any, observed: Tensor) -> Tensor | None:
-    """Sample weights of the observed cells, ``N``; ``None`` if there are none.
+    """Sample weights of the observed cells, ``N``; ``None`` without sample weights.
 
     Args:
         sample_weight: ``None``, a number for each of the ``n`` rows, or one for each cell, observed or not.

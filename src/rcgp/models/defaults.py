@@ -22,6 +22,7 @@ __all__ = [
     "NORMAL_MAD",
     "AttributeOf",
     "Between",
+    "SetAttribute",
     "above",
     "add_weak_priors",
     "column_scales",
@@ -144,7 +145,7 @@ def robust_scales(X: Tensor) -> Tensor:
     """
     ends = X.new_tensor([0.05, 0.95])
     width, inner = _width(*_quantiles(X, ends)), _width(*_inner_quantiles(X, ends))
-    # For at most twenty values the quantiles depend on the outermost ones, one of which may be absurd.
+    # For at most twenty values the quantiles depend on the outermost ones, and one may be absurd.
     width = torch.where((inner > 0) & (width > _ABSURD * inner), inner, width)
     return torch.where(width > 0, width, column_scales(X))
 
@@ -284,3 +285,16 @@ class AttributeOf:
     def __call__(self, module: gpytorch.Module) -> Tensor:
         value: Tensor = getattr(module, self.name)
         return value
+
+
+@dataclass(frozen=True)
+class SetAttribute:
+    """Sets an attribute to a sample of its prior, as GPyTorch's constructors do; picklable."""
+
+    name: str
+
+    def __call__(self, module: gpytorch.Module, value: Tensor) -> None:
+        if self.name in module._parameters:
+            module.initialize(**{self.name: value})
+        else:
+            setattr(module, self.name, value)

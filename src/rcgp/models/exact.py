@@ -183,7 +183,12 @@ class RCGP(NoisyModel):
         with torch.no_grad():
             model = self.in_float64()
             terms = model.training_terms()
-            latent = model.latent_leave_one_out(terms.pseudo)
+            # Predictions use the same factorisation.
+            given = None if self.linear_cost else self._posterior_process().given
+            if isinstance(given, ExactPosterior):
+                latent = given.leave_one_out(model.kernel_matrix(), terms.pseudo.target)
+            else:
+                latent = model.latent_leave_one_out(terms.pseudo)
             # Not y − e, which cancels for an outlier of 1e100.
             mean = latent.mean + model.mean(model.train_X)
             row_noise = terms.row_noise.expand_as(mean).clone()
@@ -226,7 +231,7 @@ class RCGP(NoisyModel):
         return torch.from_numpy(order[kept]).to(self.train_X.device)
 
     def scaled_kernel(self) -> gpytorch.kernels.Kernel:
-        """The kernel, or its part, whose lengthscales the starts of a fit scale."""
+        """The part of the kernel whose lengthscales are scaled for the starts of a fit."""
         return self.kernel
 
     def typical_gap(self) -> float:
@@ -299,14 +304,14 @@ class RCGP(NoisyModel):
 
     def _posterior_process(self) -> PosteriorProcess:
         """The posterior at the current hyperparameters, recomputed only if the state of the model has changed."""
-        modules = [*self.mean.modules(), *self.kernel.modules()]
-        # Attributes besides tensors, such as the smoothness of a Matérn kernel.
+        modules = [module for module in self.modules() if module is not self]
+        # Attributes besides tensors, such as the smoothness of a Matérn kernel or a noise law.
         modules += [value for module in modules for value in sorted(plain_attributes(module))]
         # Outside inference mode: tensors made in it could not take part in later gradients.
         with torch.inference_mode(False), torch.no_grad():
-            prior = (*self.mean.parameters(), *self.mean.buffers(), *self.kernel.parameters(), *self.kernel.buffers())
             # Values are compared, not version counters: GPyTorch's setters write through .data, which those miss.
-            tensors = [*self._conditioned_on(), self.train_X, self._support(), *prior]
+            # The mean is evaluated, as it may be a function of something outside the model.
+            tensors = [*self.parameters(), *self.buffers(), self.mean(self.train_X)]
             if self._process is not None and same(self._process[0], modules, self._process[1], tensors):
                 return self._process[2]
             model = self.in_float64()
@@ -315,11 +320,6 @@ class RCGP(NoisyModel):
             process = PosteriorProcess(mean, kernel, model._support().clone(), exact)
             self._process = modules, [tensor.clone() for tensor in tensors], process
         return process
-
-    def _conditioned_on(self) -> list[Tensor]:
-        """Tensors besides inputs and prior on which the posterior depends."""
-        pseudo = self.training_terms().pseudo
-        return [pseudo.target, pseudo.root_precision]
 
     def _support(self) -> Tensor:
         """The inputs that the posterior is expressed in: training inputs or inducing points."""

@@ -57,7 +57,7 @@ def choose_inducing(
     """Choose inducing points among the rows of X.
 
     ``"greedy"`` takes, one after the other, the row with the largest prior variance given the points chosen before: a
-    pivoted Cholesky factorisation of the kernel matrix, of which only the chosen rows are computed. It ends early if
+    pivoted Cholesky factorisation of the kernel matrix that computes the chosen rows only. It ends early if
     the variance left at every row is below 1e-8 of its prior variance. ``"kmeans"`` draws rows by k-means++, far from
     each other in units of the columns' scales, and does not use the kernel.
 

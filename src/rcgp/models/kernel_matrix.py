@@ -32,10 +32,10 @@ from rcgp.core.sparse import whiten
 
 __all__ = [
     "COMPOSITE",
-    "bears_far_inputs",
     "close_gaps",
     "correlations",
     "dense_kernel",
+    "ignores_far_inputs",
     "kernel_matrix",
     "kernel_rows",
     "whitened_kernel",
@@ -105,11 +105,11 @@ def _closed(x: Tensor, lengthscale: Tensor) -> Tensor:
     return torch.empty_like(x).scatter_(0, order, places)
 
 
-def bears_far_inputs(kernel: gpytorch.kernels.Kernel) -> bool:
+def ignores_far_inputs(kernel: gpytorch.kernels.Kernel) -> bool:
     """Whether an input far from all others changes no kernel value between these."""
     kernel = _unscaled(kernel)
     if type(kernel) in COMPOSITE and kernel.active_dims is None:
-        return all(bears_far_inputs(part) for part in kernel.kernels)
+        return all(ignores_far_inputs(part) for part in kernel.kernels)
     return _vanishes(kernel)
 
 

@@ -4,7 +4,7 @@ With the points P and the coefficients A, row j is g_j = Σ_i a_ji f(p_i). The g
 
     E g = A m(P),      Cov(g, g) = A k(P, P) Aᵀ,      Cov(g, f(x)) = A k(P, x)
 
-The inputs of kernel and mean are rows (j, x): for j ≥ 0 the sum g_j, of which x is only the place; for j = −1 the
+The inputs of kernel and mean are rows (j, x): for j ≥ 0 the sum g_j, placed at x; for j = −1 the
 value f(x).
 """
 

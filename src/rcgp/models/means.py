@@ -1,4 +1,4 @@
-"""Prior means: named ones, fitted once and then fixed; callables; and GPyTorch means, which are trained.
+"""Prior means: named ones, fitted once; callables; and GPyTorch means, which are trained.
 
 The weights are centred on the prior mean, so its choice matters more here than in an ordinary GP.
 """
@@ -151,21 +151,21 @@ class _InputsOnly(torch.autograd.Function):
 
 
 def _least_squares(features: Tensor, y: Tensor) -> Tensor:
-    """Coefficients of smallest norm among those of least squares (by pivoted QR). Cost O(np²)."""
+    """Least-squares coefficients of smallest norm, by pivoted QR. Cost O(np²)."""
     # The pivoted QR of gelsy handles dependent columns; it exists on the CPU only.
     fit = torch.linalg.lstsq(features.cpu(), y.cpu().unsqueeze(-1), driver="gelsy")
     coefficients: Tensor = fit.solution.squeeze(-1)
     return coefficients.to(y)
 
 
-def _huber(features: Tensor, y: Tensor, iterations: int = 100) -> Tensor:
+def _huber(features: Tensor, y: Tensor) -> Tensor:
     """Huber's M-estimate by iteratively re-weighted least squares, with the scale from the median absolute residual.
 
     It starts from the median, which outliers hardly move, instead of least squares.
     """
     coefficients = y.new_zeros(features.shape[-1])
     coefficients[0] = y.quantile(0.5)
-    for _ in range(iterations):
+    for _ in range(100):
         residual = y - features @ coefficients
         scale = residual.abs().quantile(0.5) / NORMAL_MAD
         if scale == 0:  # more than half of the points lie exactly on the line

@@ -40,7 +40,7 @@ class Effect:
 
 
 def fitted_curve(robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataFrame, column: Column) -> Effect:
-    """The fit of a table with one feature, five percent beyond its ends or those of its middle if few values are far.
+    """The fit of a table with one feature, on its range without far values, extended by five percent.
 
     Cost of predicting at 241 inputs.
     """
@@ -56,7 +56,7 @@ def fitted_curve(robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataF
 
 
 def partial_dependences(
-    robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataFrame, columns: Sequence[Column], seed: int = 0
+    robust: BaseRegressor, plain: BaseRegressor | None, X: pd.DataFrame, columns: Sequence[Column]
 ) -> tuple[Effect, ...]:
     """Partial dependence on the columns with the widest effect, widest first, at most twelve.
 
@@ -67,7 +67,7 @@ def partial_dependences(
 
     Cost: means at 1500 d inputs, and at most 360 covariances of 50 x 50 (more for categories of many levels).
     """
-    sample = np.random.default_rng(seed).choice(len(X), size=min(len(X), _BACKGROUND_ROWS), replace=False)
+    sample = np.random.default_rng(0).choice(len(X), size=min(len(X), _BACKGROUND_ROWS), replace=False)
     background = X.iloc[np.sort(sample)].reset_index(drop=True)
     found = []
     for column in columns:
@@ -107,7 +107,7 @@ def _grid(column: Column, values: Numbers) -> Numbers:
 
 
 def _ends(values: Numbers, low: float, high: float) -> tuple[float, float]:
-    """These ends of a grid, or those of the values near the middle 90 % of a column if the ends are far from it.
+    """The ends of a grid; if they are far from the middle 90 % of the column, those of the values near it.
 
     The middle 90 % also give the default kernel its lengthscales.
     """

@@ -134,7 +134,7 @@ def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
 
 
 def comparison_figure(rows: Rows, plain_expected: Numbers, target: str, both_range: Range | None) -> go.Figure:
-    """Leave-one-out predictions of the robust GP against those of the ordinary one."""
+    """Leave-one-out predictions: robust against ordinary GP."""
     name = for_plotly(target)
     figure = blank_figure(f"ordinary GP expects {name}", f"robust GP expects {name}", both_range, both_range)
     together = np.concatenate([plain_expected, rows.expected])

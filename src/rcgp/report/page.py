@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,20 +25,10 @@ def write_report(
     plain: BaseRegressor | None,
     X: pd.DataFrame,
     y: pd.Series[float] | pd.DataFrame,
-    *,
-    target: str | Sequence[str],
-    rows: Sequence[object] | None = None,
-    notices: Iterable[str] = (),
-    columns: Iterable[EncodedColumn] | None = None,
+    **options: Any,
 ) -> None:
-    """Write :func:`report_html` to a file, completely or not at all.
-
-    Args:
-        path: file to write; its folder must exist.
-        robust, plain, X, y, target, rows, notices, columns: as for :func:`report_html`.
-    """
-    arguments = {"target": target, "rows": rows, "notices": notices, "columns": columns}
-    write_page(path, lambda: report_html(robust, plain, X, y, **arguments))  # type: ignore[arg-type]
+    """Write :func:`report_html` of the same arguments to a file, completely or not at all; its folder must exist."""
+    write_page(path, lambda: report_html(robust, plain, X, y, **options))
 
 
 def report_html(

@@ -155,7 +155,7 @@ def law_section(robust: Any, rows: Rows, noise: Numbers | None = None) -> tuple[
     Args:
         robust: the fitted estimator.
         rows: the rows that it was fitted to.
-        noise: standard deviations of the noise, if it may differ from place to place.
+        noise: standard deviations of the noise, if it may vary with the inputs.
     """
     words = for_html(str(robust.noise_law_).splitlines()[0])
     if robust.weight != "learned":

@@ -141,7 +141,7 @@ def _overview(fits: Sequence[Fit]) -> Section:
 
 
 def _correlation(robust: Any, names: Sequence[str]) -> list[Section]:
-    """How far the functions of the outputs go together, for one model of all."""
+    """The correlation of the functions of the outputs, for one model of all."""
     if not _is_joint(robust):
         return []
     words = (

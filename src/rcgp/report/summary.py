@@ -102,7 +102,7 @@ class Column:
 
     @property
     def _indicated(self) -> bool:
-        """Whether each level has an indicator; of two levels only the second has one, which is the position too."""
+        """Whether each level has an indicator. With two levels one indicator is the position of the level."""
         return self.kind == "category" and len(self.levels) != 2
 
 
@@ -310,14 +310,14 @@ def scores_of(rows: Rows, flagged: Flags, noise_std: float) -> Scores:
     return Scores(_mean(error), _mean(error[kept]), median, _mean(inside), _mean(inside[kept]), noise_std)
 
 
-def drawn_rows(rows: Rows, limit: int = MOST_DRAWN, seed: int = 0) -> Positions:
+def drawn_rows(rows: Rows, limit: int = MOST_DRAWN) -> Positions:
     """Positions, in order, of the rows in figures: all flagged ones and a random sample of the others.
 
     If more than ``limit`` rows are flagged, the most suspicious of them.
     """
     flagged, others = rows.by_suspicion[rows.flagged[rows.by_suspicion]][:limit], np.flatnonzero(~rows.flagged)
     room = min(len(others), limit - len(flagged))
-    sample = np.random.default_rng(seed).choice(others, size=room, replace=False)
+    sample = np.random.default_rng(0).choice(others, size=room, replace=False)
     return np.sort(np.concatenate([flagged, sample]))
 
 

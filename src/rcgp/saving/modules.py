@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import gpytorch
@@ -18,7 +17,7 @@ import torch
 from gpytorch.constraints.constraints import softplus
 from torch import Tensor, nn
 
-from rcgp.models.defaults import AttributeOf
+from rcgp.models.defaults import AttributeOf, SetAttribute
 from rcgp.saving.archive import SavedModelError, raw_bytes
 from rcgp.saving.recipes import CONSTRAINTS, DERIVED, FAMILIES, PRIORS, RECIPES, TRANSFORMS, Recipe, check_arguments
 
@@ -35,7 +34,7 @@ _MOST_PARTS = 100_000
 
 
 def describe(module: nn.Module) -> Described:
-    """A kernel, mean or weight function as plain values and tensors, from which :func:`rebuild` makes it again.
+    """A kernel, mean or weight function as plain values and tensors; :func:`rebuild` reverses it.
 
     Constraints, priors, ``requires_grad`` and shared parts are kept. Caches, initial values of constraints and the
     sharing of parameters between different modules (each gets its value) are not.
@@ -345,20 +344,7 @@ def build_prior(module: gpytorch.Module, name: str, node: Any, take: Take, place
         prior._buffers[key] = take(key).reshape(prior._buffers[key].shape)
     # Fails now, instead of in a fit, if the shapes of prior and parameter do not match.
     torch.broadcast_tensors(*values.values(), getattr(module, attribute))  # type: ignore[no-untyped-call]
-    module.register_prior(name, prior, AttributeOf(attribute), _Setter(attribute))
-
-
-@dataclass(frozen=True)
-class _Setter:
-    """Sets an attribute to a sample of its prior, as GPyTorch's constructors do."""
-
-    name: str
-
-    def __call__(self, module: gpytorch.Module, value: Tensor) -> None:
-        if self.name in module._parameters:
-            module.initialize(**{self.name: value})
-        else:
-            setattr(module, self.name, value)
+    module.register_prior(name, prior, AttributeOf(attribute), SetAttribute(attribute))
 
 
 def _prior_attribute(module: nn.Module, name: str) -> str | None:

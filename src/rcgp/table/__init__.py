@@ -4,7 +4,6 @@
 ``reading``   a CSV or Parquet file to a table: :func:`read_table`.
 ``cells``     the cells of one column: what is missing, what kind of column it is, its numbers or days.
 ``features``  a table to features and target: :func:`learn_encoding` on the training table, :func:`encode` on any;
-``targets``   the columns to predict: numbers, of which some may be missing.
 ``suspicion`` inputs that are probably mistakes: :func:`suspicious_inputs`.
 ``series``    a table to times and values, some of them missing: :func:`read_series`.
 

@@ -1,4 +1,4 @@
-"""The cells of one column: which are missing, what kind of column they make, and their values.
+"""The cells of one column: missing ones, the kind of the column, and values.
 
 A pandas column (text from CSV, Arrow types from Parquet, numpy arrays) becomes an Arrow array of numbers, timestamps or
 text. Text is matched by our own patterns: Python's ``float`` accepts ``1_000``, and pandas has its own missing values,
@@ -239,7 +239,7 @@ def named_cells(rows: pd.Index, values: Any, chosen: NDArray[np.bool_]) -> str:
 
 
 def number_advice(cell: str, decimal_comma: bool) -> tuple[str, str]:
-    """What a cell that is no number should be, and what to do about it."""
+    """What a cell that is not a number should be, and a remedy."""
     finite = not decimal_comma and re.search(f"{NUMBER}|{_INFINITE}", cell)  # a number in form, beyond all floats
     advice = _DROP
     if re.search(_WITH_COMMA, cell) or re.search(_WITH_GAPS, cell):
@@ -255,7 +255,7 @@ def number_advice(cell: str, decimal_comma: bool) -> tuple[str, str]:
 
 
 def date_advice(cell: str) -> tuple[str, str]:
-    """What a cell that is no date should be, and what to do about it."""
+    """What a cell that is not a date should be, and a remedy."""
     if not re.search(_AMBIGUOUS_DATE, cell):
         return "a date", f"write dates as 2024-12-31, name their form with --date-format, or {_DROP}"
     _, mark, _, _, year = re.split("([/.-])", cell.split()[0], maxsplit=2)

@@ -1,4 +1,4 @@
-"""How a training table was written and what its columns hold, as kept with a model; the room's one exception.
+"""The format and the columns of a training table, as kept with a model; and the one exception of this package.
 
 An encoding is saved with the model as JSON, and a file may come from anyone, so each object here checks itself.
 """

@@ -7,7 +7,6 @@ gave an encoding can be encoded, and a new one is read exactly as the training t
 from __future__ import annotations
 
 import difflib
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,18 +20,26 @@ from numpy.typing import NDArray
 
 from rcgp.table.cells import Cells, named_cells
 from rcgp.table.encoding import MOST_LEVELS, Column, CsvFormat, Encoding, Kind, TableError, listed, shown
-from rcgp.table.targets import check_distinct_targets, check_target, target_values
+from rcgp.table.suspicion import FEWEST_NAMES, names_rows
 
-__all__ = ["Encoded", "Missing", "cells_of", "check_columns", "encode", "learn_encoding", "row_names", "without_bad"]
+__all__ = [
+    "Encoded",
+    "Missing",
+    "cells_of",
+    "check_columns",
+    "check_target",
+    "check_targets",
+    "encode",
+    "learn_encoding",
+    "row_names",
+    "target_values",
+    "without_bad",
+]
 
 Missing: TypeAlias = Literal["drop", "error"]
 
 #: A text column whose levels are more than this share of its rows names the rows.
 _IDENTIFIER_SHARE = 0.9
-#: With fewer rows, different texts in all of them are no evidence.
-_IDENTIFIER_ROWS = 5
-#: Probability below which whole numbers without a repetition are no coincidence.
-_NO_CHANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -72,11 +79,11 @@ def learn_encoding(
             messages name.
         target: the column to predict, or several. Cells of several may be empty in rows that have one of them.
         features: the columns to predict it from. ``None``: all others, except for empty ones and identifiers.
-        missing: whether rows that lack a value are refused or left out. In the latter case, a cell that is not a number
-            or date among at least as many that are counts as missing.
+        missing: refuse rows that lack a value, or drop them. Then a cell that is not a number or date, in a column
+            where at least half of the cells are, counts as missing.
         exclude: columns to leave out.
         form: how numbers and dates are written.
-        row_id: column that names the rows, which is no feature. ``None``: a first column without a name that holds a
+        row_id: column that names the rows, not a feature. ``None``: a first column without a name that holds a
             different whole number or text in each row.
 
     Returns:
@@ -88,7 +95,7 @@ def learn_encoding(
     """
     check_columns(table)
     targets, form = [target] if isinstance(target, str) else list(target), form or CsvFormat()
-    check_distinct_targets(targets)
+    check_targets(targets)
     for name in (*exclude, *([] if row_id is None else [row_id])):
         _check_exists(name, table)
     if row_id is not None and row_id in (*targets, *(features or ())):
@@ -125,8 +132,9 @@ def learn_encoding(
         columns.append(column)
         notices.extend(notice)
         if features is None and name.startswith("Unnamed: "):
-            remedy = "if it counts rows, leave it out with --exclude"
-            notices.append(f"column {shown(name)}: has no name in the file; {remedy}")
+            notices.append(
+                f"column {shown(name)}: has no name in the file; if it counts rows, leave it out with --exclude"
+            )
     return Encoding(targets[0], tuple(columns), form, row_id or counting, further=tuple(targets[1:])), notices
 
 
@@ -152,7 +160,7 @@ def encode(table: pd.DataFrame, encoding: Encoding, missing: Missing = "error", 
 
     Raises:
         TableError: for columns that do not exist, cells that do not fit their column, levels that the training table
-            did not have, missing values, and a table of which no row is left.
+            did not have, missing values, and a table without a complete row.
     """
     check_columns(table)
     names = [column.name for column in encoding.columns]
@@ -199,7 +207,7 @@ def _unusable(cells: Cells, kind: Kind) -> str:
     if kind != "category":
         return ""
     levels = pc.unique(present.texts())
-    identifier = rows >= _IDENTIFIER_ROWS and len(levels) > _IDENTIFIER_SHARE * rows
+    identifier = rows >= FEWEST_NAMES and len(levels) > _IDENTIFIER_SHARE * rows
     if len(levels) <= MOST_LEVELS and not identifier:
         return ""
     some = listed(levels[:2].to_pylist())
@@ -225,29 +233,13 @@ def _learn_column(cells: Cells, kind: Kind, unasked: bool) -> tuple[Column, list
     if (values == values[0]).all():
         notices.append(f"{start}: every value is the same, so it tells nothing; kept")
     if kind == "number" and (codes := cells.codes()):
-        notices.append(
-            f"{start}: read as numbers, although its cells look like codes ({listed(codes)}); --exclude leaves it out"
-        )
-    if unasked and kind == "number" and _names_rows(values):
+        look = f"although its cells look like codes ({listed(codes)})"
+        notices.append(f"{start}: read as numbers, {look}; --exclude leaves it out")
+    if unasked and kind == "number" and names_rows(values):
         notices.append(
             f"{start}: a different whole number in each row; if it only names the rows, use --id {cells.name}"
         )
     return Column(cells.name, kind), notices
-
-
-def _names_rows(values: NDArray[np.float64]) -> bool:
-    """Whether whole numbers differ in each row where chance would repeat some, and are no design with wider steps.
-
-    n numbers drawn from m have no repetition with a probability of about exp(-n(n - 1)/2m).
-    """
-    n = len(values)
-    if n < _IDENTIFIER_ROWS or (values % 1).any():
-        return False
-    steps = np.diff(np.sort(values))
-    if steps.min() < 1.0 or (steps[0] > 1.0 and (steps == steps[0]).all()):
-        return False
-    span = float(np.ptp(values)) + 1.0
-    return bool(span == n or n * (n - 1) / (2.0 * span) > -math.log(_NO_CHANCE))
 
 
 def _features(column: Column, cells: Cells) -> list[NDArray[np.float64]]:
@@ -313,7 +305,7 @@ def without_bad(cells: Cells, kind: Kind, notices: list[str]) -> Cells:
 
 
 def cells_of(table: pd.DataFrame, names: list[str], form: CsvFormat) -> dict[str, Cells]:
-    """The cells of some columns, each of which must exist."""
+    """The cells of some columns; each must exist."""
     for name in names:
         _check_exists(name, table)
     return {name: Cells.of(table[name], name, form) for name in names}
@@ -324,8 +316,7 @@ def _check_exists(name: str, table: pd.DataFrame) -> None:
     names = list(table.columns)
     if name in names:
         return
-    # Cut, as the comparison takes the square of the length, and a name may be as long as a file.
-    alike = {other[:80].casefold(): other for other in names}
+    alike = {other[:80].casefold(): other for other in names}  # cut: the cost is the square of the length
     close = [shown(alike[match]) for match in difflib.get_close_matches(name[:80].casefold(), alike)]
     sentence = f"there is no column {shown(name)}" + (f": did you mean {' or '.join(close)}?" if close else "")
     if len(names) <= 10 or not close:
@@ -348,11 +339,50 @@ def check_columns(table: pd.DataFrame) -> None:
         raise TableError(f"more than one column is called {listed(twice)}: give each a name of its own")
 
 
+def check_targets(names: Sequence[str]) -> None:
+    """Refuse an empty list of targets, and one named twice."""
+    if not names:
+        raise TableError("there is no target: name a column to predict")
+    if twice := _repeated(names):
+        raise TableError(f"--target names {listed(twice)} more than once: name each column once")
+
+
+def check_target(target: Cells) -> None:
+    """Refuse a target that is not numbers where it has a value."""
+    cells = target.where(~target.missing())
+    kind = cells.kind() if len(cells.rows) else "number"
+    if kind != "number":
+        what = "dates" if kind == "date" else f"text such as {shown(cells.texts()[0].as_py())}"
+        name = shown(cells.name)
+        raise TableError(f"the target must be a column of numbers, but {name} holds {what}: choose another")
+
+
+def target_values(cells: Cells) -> NDArray[np.float64]:
+    """The ``n`` values of a target, NaN where missing.
+
+    Raises TableError for cells that are not numbers, fewer than two values, and values that are all the same.
+    """
+    if (bad := cells.bad("number")).any():
+        cells.refuse(bad, "number")
+    values = cells.read("number")
+    seen = values[~np.isnan(values)]
+    if len(seen) < 2:
+        count = "only one value" if len(seen) else "no values"
+        raise TableError(f"column {shown(cells.name)} has {count}: at least two are needed")
+    if (seen == seen[0]).all():
+        raise TableError(f"every value of {shown(cells.name)} is {float(seen[0])}: there is nothing to predict")
+    return values
+
+
 def _check_features(names: list[str], targets: Sequence[str]) -> None:
     """Refuse an empty list of features, one named twice, and a target among them."""
     if both := [name for name in targets if name in names]:
         raise TableError(f"the target {shown(both[0])} cannot be one of the features as well: name other features")
     if not names:
         raise TableError(f"there is no column to predict {listed(targets)} from: the table needs at least one more")
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
+    if twice := _repeated(names):
         raise TableError(f"the features name {listed(twice)} more than once: name each column once")
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]

@@ -28,8 +28,15 @@ from rcgp.table.cells import (
     number_advice,
 )
 from rcgp.table.encoding import CsvFormat, TableError, shown
-from rcgp.table.features import Missing, cells_of, check_columns, without_bad
-from rcgp.table.targets import check_distinct_targets, check_target, target_values
+from rcgp.table.features import (
+    Missing,
+    cells_of,
+    check_columns,
+    check_target,
+    check_targets,
+    target_values,
+    without_bad,
+)
 
 __all__ = ["TimeSeries", "number_of", "read_series", "time_of"]
 
@@ -76,7 +83,7 @@ def read_series(
             zone in one column, and a target that is constant or has fewer than two values.
     """
     check_columns(table)
-    check_distinct_targets(targets)
+    check_targets(targets)
     if time in targets:
         raise TableError(f"column {shown(time)} cannot be the time and the target: name another one")
     cells, notices = cells_of(table, [time, *targets], form or CsvFormat()), list[str]()

@@ -1,6 +1,9 @@
-"""What is probably a mistake: values far from all others, placeholders of missing values, copies of a target."""
+"""What is probably a mistake: values far from all others, placeholders of missing values, names of rows and copies of a
+target as features."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pandas as pd
@@ -9,7 +12,7 @@ from numpy.typing import NDArray
 from rcgp.table.cells import named_cells
 from rcgp.table.encoding import Encoding, shown
 
-__all__ = ["suspicious_inputs", "suspicious_targets"]
+__all__ = ["FEWEST_NAMES", "names_rows", "suspicious_inputs", "suspicious_targets"]
 
 #: What programs write for a missing number. It is suspicious if it is this many times as common as nine tenths of at
 #: least this many other values: counts such as 0, 1 and 2 have few values, and measurements hardly repeat.
@@ -19,6 +22,10 @@ _TIMES_AS_COMMON, _FEWEST_OTHERS = 3, 10
 _TIMES_AS_FAR, _NEAR_SHARE, _FEWEST_NEAR = 10.0, 0.9, 5
 #: A target is judged from this many cells on; deviations from a line below this share of its range are rounding.
 _FEWEST_CELLS, _ROUNDING = 20, 1e-9
+#: With fewer rows, different values in all of them are no evidence that they name the rows.
+FEWEST_NAMES = 5
+#: Probability below which whole numbers without a repetition are no coincidence.
+_NO_CHANCE = 1e-3
 
 
 def suspicious_inputs(X: pd.DataFrame, encoding: Encoding) -> list[str]:
@@ -47,7 +54,7 @@ def suspicious_inputs(X: pd.DataFrame, encoding: Encoding) -> list[str]:
 
 
 def suspicious_targets(X: pd.DataFrame, Y: pd.DataFrame) -> list[str]:
-    """One sentence for each target that holds two classes, and for each feature of which a target is a linear function.
+    """One sentence for each target of two classes, and for each feature that determines a target by a straight line.
 
     Args:
         X: ``n x d`` features.
@@ -101,3 +108,18 @@ def _far(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     gaps = np.flatnonzero(inner[start:] > _TIMES_AS_FAR * nearer)
     far: NDArray[np.bool_] = distance >= (inner[start + gaps[0]] if len(gaps) else np.inf)
     return far
+
+
+def names_rows(values: NDArray[np.float64]) -> bool:
+    """Whether whole numbers differ in each row where chance would repeat some, and are no design with wider steps.
+
+    n numbers drawn from m have no repetition with a probability of about exp(-n(n - 1)/2m).
+    """
+    n = len(values)
+    if n < FEWEST_NAMES or (values % 1).any():
+        return False
+    steps = np.diff(np.sort(values))
+    if steps.min() < 1.0 or (steps[0] > 1.0 and (steps == steps[0]).all()):
+        return False
+    span = float(np.ptp(values)) + 1.0
+    return bool(span == n or n * (n - 1) / (2.0 * span) > -math.log(_NO_CHANCE))

@@ -30,7 +30,7 @@ KERNELS = {
 
 
 def series(n=40, seed=0):
-    """Irregular and unsorted times, some of them repeated, and values of which two are outliers."""
+    """Irregular and unsorted times, some of them repeated, and values with two outliers."""
     random = np.random.default_rng(seed)
     t = random.permutation(np.round(random.uniform(0.0, 8.0, n), 1))
     y = np.sin(t) + 0.2 * random.standard_normal(n)

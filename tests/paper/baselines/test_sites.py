@@ -17,7 +17,7 @@ N = 12
 
 
 def problem(negative, seed=0):
-    """A well-conditioned kernel matrix, sites some of which are negative, and 5 test points."""
+    """A well-conditioned kernel matrix, some negative sites, and 5 test points."""
     random = np.random.default_rng(seed)
     X, test_X = random.uniform(-3, 3, (N, 1)), random.uniform(-3, 3, (5, 1))
     inputs = np.concatenate([X, test_X])

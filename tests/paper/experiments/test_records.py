@@ -106,7 +106,7 @@ with open(sys.argv[1], "ab", buffering=0) as file:
 
 
 def test_reading_while_another_process_appends_loses_nothing(tmp_path):
-    """Records of 70 KB and more, of which a reader meets halves."""
+    """Records of 70 KB and more, which a reader may meet half written."""
     file, met = RecordFile(tmp_path / "table1.jsonl"), []
     with subprocess.Popen([sys.executable, "-c", WRITER, str(file.path)]) as writer:
         while writer.poll() is None:
