@@ -98,12 +98,12 @@ def _prediction(model: Any, problem: Problem) -> Prediction:
 
 
 def _law_prediction(model: RCGP, X: Tensor, y: Tensor) -> Prediction:
-    """By the learned noise law: a mixture of normals with variances v + σ² h s_k²; the density includes outliers."""
+    """By the learned noise law, of a new inlier: a mixture of normals with variances v + σ² h s_k²."""
     law = model.noise_law
     with torch.no_grad():
         posterior = model.posterior(X)
         mean, variance, noise = posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(X)
-        density = law.log_density(y - mean, variance, noise, y - model.mean(X))
+        density = law.log_density(y - mean, variance, noise)
         stds = (variance.unsqueeze(-1) + noise.unsqueeze(-1) * torch.tensor(SCALES, dtype=X.dtype).square()).sqrt()
     shares = np.array(law.good_shares)
     return scale_mixture_prediction(y.numpy(), mean.numpy(), density.numpy(), shares, stds.numpy())
