@@ -41,12 +41,12 @@ __all__ = ["Learning", "Round", "State"]
 # deviation on. Even many errors, or a cluster of them, stick out of a smooth function.
 _LONG, _NARROW = 3.0, 1.0
 
-# Rounds from each start, and iterations of the search in each. One round of ten iterations misses the best optimum half
-# again as often: hyperparameters follow the first weights too far. Three rounds, or six of two, change little.
-_ROUNDS, _ITERATIONS = 2, 5
+# Iterations of a short search: one from each start and, with new weights, another one from the best. One of ten
+# iterations misses the best optimum half again as often: hyperparameters follow the first weights too far.
+_ITERATIONS = 5
 
 # Tolerances of these searches and of the last one: gains for each row in the log evidence, far below what matters.
-_ROUGH, _FINE = 1e-4, 1e-6
+_ROUGH, _FINE = 1e-4, 1e-5
 
 # Last searches at most, and the gain in log evidence for each row below which there is no other: one is enough but
 # where there is hardly any noise, whose variance then falls step by step.
@@ -140,32 +140,36 @@ class Learning:
         smooth = self.search.read()
         wide, narrow = self.expectation.first(WIDE), self.expectation.first(_NARROW)
         states = [self._try(smooth, narrow), *(self._try(start, wide) for start in (given, *random))]
-        best = max(states, key=attrgetter("evidence"))
+        best = self._improved(max(states, key=attrgetter("evidence")))
         restore_hyperparameters(model, first)
         for _ in shorter_starts(model):
             start = self.search.read()
-            if self._glance(best) > best.evidence:
-                best = max(best, self._try(start, best), key=attrgetter("evidence"))
+            if self._bound(best) > best.evidence:
+                best = max(best, self._improved(self._try(start, best)), key=attrgetter("evidence"))
         return best, [state.evidence for state in states]
 
-    def _glance(self, weighed: State) -> float:
-        """F at the present hyperparameters, before any search, with weights to begin with."""
-        reported = len(self.rounds)
-        self.state = replace(weighed, parameters=hyperparameters_of(self.model))
-        self._expect("glance", learn=False)
-        value = self._expect("glance").evidence
-        del self.rounds[reported:]
-        return value
-
     def _try(self, start: Vector, weighed: State) -> State:
-        """Weights; then hyperparameters by a short search, and weights and law, in turn."""
+        """Weights at a start, then a short search."""
         self.search.write(start)
         self.state = replace(weighed, parameters=hyperparameters_of(self.model))
-        best = self._expect("start", learn=False)
-        for _ in range(_ROUNDS):
-            self._search(_ROUGH, min(_ITERATIONS, self.max_iterations))
-            best = self._better(best, self._expect("search"))
-        return best
+        return self._improved(self._expect("start", learn=False))
+
+    def _improved(self, best: State) -> State:
+        """Hyperparameters by a short search, then weights and law; the state as it was where they are worse."""
+        if best.evidence == -math.inf:
+            return best
+        self._back_to(best)
+        self._search(_ROUGH, min(_ITERATIONS, self.max_iterations))
+        return self._better(best, self._expect("search"))
+
+    def _bound(self, state: State) -> float:
+        """F at the present hyperparameters with the responsibilities of a state, for any of which it is a bound."""
+        try:
+            with torch.no_grad():
+                value = self.expectation.bound(state)
+        except NUMERICAL_ERRORS:
+            return -math.inf
+        return value if math.isfinite(value) else -math.inf
 
     def _lifted(self, sampled: State, sample: Tensor) -> State:
         """From a sample to all rows: these are weighed by what it predicts, its own rows without themselves.
@@ -230,10 +234,10 @@ class Learning:
             with torch.no_grad():
                 cavity = self.model.latent_leave_one_out(self.expectation.pseudo(before))
                 self.state = self.expectation.weighed(before, cavity, learn=learn, noise=noise)
-                value = self.expectation.bound(self.state)
+            value = self._bound(self.state)
         except NUMERICAL_ERRORS:
             value = -math.inf
-        if not math.isfinite(value):
+        if value == -math.inf:
             return replace(self._back_to(before), evidence=-math.inf)
         self.state = replace(self.state, evidence=value)
         self.rounds.append(Round(name, self.search.evaluations, value, self.state.kept))
