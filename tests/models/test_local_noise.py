@@ -88,7 +88,7 @@ def two_levels():
         return kernel, X, K, averages_by_kernel(kernel, X, K)[0], learn, learn(torch.ones_like(residual), None)
 
 
-def test_learning_finds_the_loud_half_and_keeps_a_copy_of_the_kernel(two_levels):
+def test_learning_finds_the_loud_half(two_levels):
     kernel, X, K, average, learn, learned = two_levels
     with torch.no_grad():
         local, h, law = learn_local_noise(average, learn, learned, torch.ones(200).double(), LIMITS, turns=3)
@@ -96,11 +96,7 @@ def test_learning_finds_the_loud_half_and_keeps_a_copy_of_the_kernel(two_levels)
     std = (law.noise * local(torch.tensor([[0.2], [0.8]], dtype=torch.float64))).sqrt()
     assert std[1] > 3.0 * std[0]  # ten, but for what the prior rows draw to the middle
     assert law.rows.log_density.sum() > learned.rows.log_density.sum() + 50.0
-    before = local(X)
-    kernel.lengthscale = 30.0
-    torch.testing.assert_close(local(X), before, rtol=0.0, atol=0.0)
-    assert not any(parameter.requires_grad for parameter in local.kernel.parameters())
-    assert not before.requires_grad
+    assert not local(X).requires_grad
 
 
 def test_local_noise_settles_where_its_harmonic_mean_is_one(two_levels):

@@ -203,6 +203,9 @@ def test_noise_that_grows_is_followed_where_it_is_allowed():
     y = torch.sin(6 * X[:, 0]) + (0.02 + 0.6 * X[:, 0] ** 2) * torch.from_numpy(random.standard_normal(150))
     local, constant = make_model(X, y), make_model(X, y)
     assert fit_robust(local).local_noise
+    factor, before = local.local_noise, local.local_noise(local.train_X)
+    local.kernel.base_kernel.lengthscale = 1e3  # what was learned with the kernel as it was stays
+    torch.testing.assert_close(factor(local.train_X), before, rtol=0.0, atol=0.0)
     assert not fit_robust(constant, local_noise=False).local_noise
     low, high = local.noise_scale(torch.tensor([[0.1], [0.95]]).double()).tolist()
     assert high > 2 * low

@@ -13,7 +13,6 @@ these. A level that is not tied to them drifts: the smaller it is, the less the 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +63,7 @@ class LocalNoise:
     """The factor h(x) on the noise variance.
 
     Attributes:
-        kernel: a copy of the kernel, whose correlation defines near rows.
+        kernel: whose correlation defines near rows.
         X: ``n x d`` inputs of the rows.
         squares: ``n`` expected squares t of their noise, in units of σ², times c.
         counts: ``n`` counts c of the rows.
@@ -131,13 +130,12 @@ def averages_by_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor, K: Tensor) ->
     """Averages by each power of the correlation of a kernel. Cost O(n²) for each.
 
     Args:
-        kernel: it is copied.
+        kernel: the averages follow its changes; a copy of them does not.
         X, K: ``n x d`` inputs of the rows and their ``n x n`` kernel matrix.
     """
-    own = copy.deepcopy(kernel).requires_grad_(False)
 
     def with_power(power: float, squares: Tensor, counts: Tensor) -> tuple[LocalFactor, Tensor]:
-        local = LocalNoise(own, X, squares, counts, power)
+        local = LocalNoise(kernel, X, squares, counts, power)
         return local, local.at_rows(K)
 
     return [partial(with_power, power) for power in POWERS]

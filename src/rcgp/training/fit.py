@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import SupportsIndex
 
 import torch
@@ -308,7 +308,7 @@ def limited_threads(rows: int) -> Iterator[None]:
         return
     before = torch.get_num_threads()
     change = rows <= _FEW_ROWS and before > 1 and not _threads_are_chosen(before)
-    with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+    with _openblas().limit(limits=1):
         if change:
             torch.set_num_threads(1)
         try:
@@ -316,6 +316,12 @@ def limited_threads(rows: int) -> Iterator[None]:
         finally:
             if change:
                 torch.set_num_threads(before)
+
+
+@cache
+def _openblas() -> ThreadpoolController:
+    """SciPy's OpenBLAS among the loaded libraries; to look for it takes some milliseconds."""
+    return ThreadpoolController().select(internal_api="openblas")
 
 
 def _threads_are_chosen(threads: int) -> bool:

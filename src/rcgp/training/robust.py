@@ -11,8 +11,8 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
 
        ℓ(θ) − ½ log σ² Σ_i (1 − ρ_io) + log p(θ),
 
-   in which an outlier takes no part. A few iterations from each start, twice in turn with 2; the one with the
-   largest evidence F goes on.
+   in which an outlier takes no part. A few iterations from each start; the one with the largest evidence F has, with
+   new weights, as many again and goes on.
 4. The ordinary GP (:func:`rcgp.training.fit.fit_ordinary`) is the hypothesis that all noise is normal. Its search
    ends early where it clearly cannot win.
 5. Full searches, each followed by expectation steps until F settles, and by noise that differs from place to place
@@ -28,6 +28,7 @@ ordinary GP that has taken in errors is wrong by a factor.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Sequence
@@ -177,7 +178,7 @@ def _fit(
     if best.learned and best.cavity is not None and best.search is not None and best.evidence > needed:
         restore_hyperparameters(model, best.parameters)
         model.weight, last = model.weight_by_law(best.laws, best.cavity, best.h), best.search
-        model.local_noise = best.local
+        model.local_noise = copy.deepcopy(best.local)  # its kernel is the model's, whose hyperparameters may change
     elif isinstance(normal, FitError):
         raise normal
     else:
