@@ -91,7 +91,7 @@ def two_levels():
 def test_learning_finds_the_loud_half(two_levels):
     kernel, X, K, average, learn, learned = two_levels
     with torch.no_grad():
-        local, h, law = learn_local_noise(average, learn, learned, torch.ones(200).double(), LIMITS, turns=3)
+        local, h, law = learn_local_noise(average, learn, learned, torch.ones(200).double(), LIMITS)
         torch.testing.assert_close(h, local.at_rows(K))
     std = (law.noise * local(torch.tensor([[0.2], [0.8]], dtype=torch.float64))).sqrt()
     assert std[1] > 3.0 * std[0]  # ten, but for what the prior rows draw to the middle
@@ -104,8 +104,9 @@ def test_local_noise_settles_where_its_harmonic_mean_is_one(two_levels):
     *_, average, learn, learned = two_levels
     ones = torch.ones(200, dtype=torch.float64)
     with torch.no_grad():
-        _, _, few = learn_local_noise(average, learn, learned, ones, LIMITS, turns=10)
-        _, h, many = learn_local_noise(average, learn, few, ones, LIMITS, turns=100)
+        for step in range(110):
+            _, h, many = learn_local_noise(average, learn, many if step else learned, ones, LIMITS)
+            few = many if step == 9 else few if step else None
     assert many.noise.item() == pytest.approx(few.noise.item(), rel=0.02)
     counts = 1.0 - many.rows.outlier
     assert (counts / h).sum().item() == pytest.approx(counts.sum().item(), rel=1e-3)

@@ -40,6 +40,7 @@ from torch import Tensor
 from rcgp.core.exact import LeaveOneOut
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.weights.noise_law import (
+    OUTLIER_WIDTH,
     SCALES,
     TAIL,
     NoiseLaw,
@@ -52,6 +53,7 @@ from rcgp.weights.noise_law import (
 __all__ = [
     "FIRST_COUNTS",
     "PRIOR_COUNTS",
+    "WORTH",
     "LearnedLaw",
     "evidence_of_all_normal",
     "evidence_of_shares",
@@ -68,16 +70,13 @@ __all__ = [
 #: three of the tail errors differ by less than 1 %, and the coverage of a 95 % interval by half a point.
 PRIOR_COUNTS = (10.0, 2.0, 1.0)
 
-#: Counts of the first expectation step: normal noise, and every fourth row an outlier. A tail would absorb
-#: the outliers at once, and keep them. One outlier in two rows serves as well.
-FIRST_COUNTS = (3.0, 0.0, 1.0)
+#: Counts of the first expectation step: those, without a tail, which would absorb the outliers at once, and keep them.
+#: One outlier in two rows or in four serves as well.
+FIRST_COUNTS = (PRIOR_COUNTS[0], 0.0, PRIOR_COUNTS[2])
 
-# Factor by which the width of the outliers' density may differ from the first one: no more is gained beyond ten.
-_WIDTHS = 10.0
-
-# Soft threshold of the first weights, in robust standard deviations of y − m(x): a row there keeps half its squared
-# weight. Wide, so that only gross outliers lose weight: between three and ten the results are the same.
-WIDE = 5.0
+#: Difference of log evidence that is worth a mention (Kass and Raftery, 1995), a nat: what another step, or noise that
+#: differs from place to place, has to gain, and a loss by which a step is taken back.
+WORTH = 1.0
 
 # Where law and hyperparameters are known: expectation steps in which the noise variance falls to its own, and what each
 # row has at least in the first of them, as a share of the squared spread: what models start with.
@@ -171,8 +170,8 @@ def width_of_outliers(far: Tensor, outliers: Tensor, width: Tensor, first: Tenso
     """
     own = 1.0 / (1.0 + (width / first).square())
     mean = (far + own) / (outliers + 1.0)
-    updated = width * (2.0 * mean).sqrt()
-    return torch.minimum(torch.maximum(updated, first / _WIDTHS), first * _WIDTHS)
+    # At least as broad as the data: errors that all equal the prior mean would draw the width to zero.
+    return torch.maximum(width * (2.0 * mean).sqrt(), first / OUTLIER_WIDTH)
 
 
 def _updated_noise(rows: Responsibilities, noise: Tensor) -> Tensor:
@@ -207,13 +206,13 @@ def local_squares(rows: Responsibilities, noise: Tensor) -> tuple[Tensor, Tensor
     return _relative_squares(rows) * rows.noise / noise, rows.share[..., :-1].sum(dim=-1)
 
 
-def first_weights(residual: Tensor, spread: Tensor, threshold: float = WIDE) -> Tensor:
+def first_weights(residual: Tensor, spread: Tensor, threshold: float = OUTLIER_WIDTH) -> Tensor:
     """Weights to start with, ``... x n``: the paper's inverse multiquadric around the prior mean.
 
     Args:
         residual: ``... x n`` residuals e.
         spread: ``... x 1`` their robust standard deviation, or ``... x n`` where it differs.
-        threshold: in units of it.
+        threshold: c in units of it: a row there keeps half its squared weight.
     """
     return torch.hypot(torch.ones_like(residual), residual / (threshold * spread)).reciprocal()
 

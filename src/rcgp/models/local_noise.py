@@ -24,7 +24,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from rcgp.core.noise_law import LearnedLaw, local_squares
+from rcgp.core.noise_law import WORTH, LearnedLaw, local_squares
 from rcgp.models.kernel_matrix import correlations, dense_kernel
 
 __all__ = [
@@ -50,9 +50,6 @@ POWERS = (1.0, 4.0, 16.0)
 # Logarithms of the level of the prior rows: range in which it is looked for, below the largest local factor, and
 # precision.
 _RANGE, _PRECISION = 50.0, 1e-6
-
-# Nats that local noise gains at least: what the robust fit asks of it.
-_WORTH = 1.0
 
 # Inputs of an evaluation at a time.
 _ROWS = 256
@@ -160,7 +157,7 @@ def choose_average(averages: Sequence[NoiseAverage], squares: Tensor, counts: Te
 
     gains = [gain(average) for average in averages]
     best = max(range(len(gains)), key=gains.__getitem__)
-    return best if gains[best] > _WORTH else None
+    return best if gains[best] > WORTH else None
 
 
 def learn_local_noise(
@@ -169,9 +166,8 @@ def learn_local_noise(
     learned: LearnedLaw,
     relative: Tensor,
     limits: tuple[float, float] | None,
-    turns: int = 1,
 ) -> tuple[LocalFactor, Tensor, LearnedLaw]:
-    """Local noise, its factor h at each row, and the law, in turn; predictions are held fixed.
+    """Local noise, its factor h at each row, and then the law; predictions are held fixed.
 
     Args:
         average: of squares and counts.
@@ -179,16 +175,13 @@ def learn_local_noise(
         learned: the law to start from.
         relative: ``n`` known factors on the noise variance.
         limits: of σ²; ``None`` holds it fixed.
-        turns: how often.
     """
-    for _ in range(turns):
-        squares, counts = local_squares(learned.rows, learned.noise * relative)
-        if limits is not None:
-            noise = (learned.noise * _level(average, squares, counts)[0]).clamp(*limits)
-            squares, learned = squares * (learned.noise / noise), replace(learned, noise=noise)
-        local, h = average(squares, counts)
-        learned = learn(h, learned)
-    return local, h, learned
+    squares, counts = local_squares(learned.rows, learned.noise * relative)
+    if limits is not None:
+        noise = (learned.noise * _level(average, squares, counts)[0]).clamp(*limits)
+        squares, learned = squares * (learned.noise / noise), replace(learned, noise=noise)
+    local, h = average(squares, counts)
+    return local, h, learn(h, learned)
 
 
 def _level(average: NoiseAverage, squares: Tensor, counts: Tensor) -> tuple[float, Tensor, Tensor]:

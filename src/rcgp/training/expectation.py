@@ -29,9 +29,6 @@ __all__ = ["Expectation", "State"]
 # Noise variance, in units of its lower limit, up to which there is none anywhere.
 _NO_NOISE = 2.0
 
-# Turns of local noise and law when local noise is taken on; more change little.
-_TURNS = 3
-
 
 @dataclass(frozen=True)
 class State:
@@ -73,7 +70,7 @@ class Expectation:
         residual = model.residual().detach()
         self.widths = [OUTLIER_WIDTH * robust_spread(residual[rows]) for rows in model.output_rows()]
 
-    def first(self, threshold: float) -> State:
+    def first(self, threshold: float = OUTLIER_WIDTH) -> State:
         """The first weights, at the present hyperparameters."""
         residual = self.model.residual().detach()
         weight = first_weights(residual, spreads_of(self.model, residual), threshold)
@@ -106,7 +103,7 @@ class Expectation:
         )
         state = replace(state, learned=learned)
         if local:
-            state = self._with_averages(state, turns=1)
+            state = self._with_averages(state)
         return self._by_law(state, noise)
 
     def with_local_noise(self, state: State) -> State | None:
@@ -118,7 +115,7 @@ class Expectation:
             self._law(state, output, replace(law, counts=without_tail(law.counts)), law.noise, None, learn=False)
             for output, law in enumerate(state.learned)
         )
-        found = self._with_averages(replace(state, learned=learned), _TURNS)
+        found = self._with_averages(replace(state, learned=learned))
         return None if found.local is None else self._by_law(found, noise=True)
 
     def bound(self, state: State) -> float:
@@ -155,7 +152,7 @@ class Expectation:
             learn=learn,
         )
 
-    def _with_averages(self, state: State, turns: int) -> State:
+    def _with_averages(self, state: State) -> State:
         """Local noise and law of each output, by the average that is chosen the first time."""
         model, bounds, relative = self.model, self.model.noise_bounds(), self.model.relative_noise()
         outputs, noiseless, found, chosen = model.output_rows(), self._noiseless(), [], list[int | None]()
@@ -177,7 +174,7 @@ class Expectation:
                 factors[rows] = h
                 return self._law(replace(state, h=factors), output, before, before.noise, bounds[output])
 
-            found.append(learn_local_noise(averages[choice], learn, law, relative[rows], bounds[output], turns))
+            found.append(learn_local_noise(averages[choice], learn, law, relative[rows], bounds[output]))
         local, h, learned = zip(*found, strict=True)
         return replace(
             state,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut, condition
-from rcgp.core.noise_law import WIDE
+from rcgp.core.noise_law import WORTH
 from rcgp.models import RCGP
 from rcgp.models.kernel_matrix import dense_kernel
 from rcgp.training.expectation import Expectation, State
@@ -25,6 +25,7 @@ from rcgp.training.objectives import weighed_evidence
 from rcgp.training.rows import cavity_by_law
 from rcgp.training.search import (
     NUMERICAL_ERRORS,
+    SHORTER,
     Outcome,
     Progress,
     Search,
@@ -37,25 +38,19 @@ from rcgp.training.search import (
 
 __all__ = ["Learning", "Round", "State"]
 
-# The second start of every fit: three times the given lengthscales, and weights that fall from one robust standard
-# deviation on. Even many errors, or a cluster of them, stick out of a smooth function.
-_LONG, _NARROW = 3.0, 1.0
+# Threshold of the weights of the smooth start, in robust standard deviations: even many errors, or a cluster of them,
+# stick out of a function with long lengthscales.
+_NARROW = 1.0
 
 # Iterations of a short search: one from each start and, with new weights, another one from the best. One of ten
 # iterations misses the best optimum half again as often: hyperparameters follow the first weights too far.
 _ITERATIONS = 5
 
-# Tolerances of these searches and of the last one: gains for each row in the log evidence, far below what matters.
-_ROUGH, _FINE = 1e-4, 1e-5
+# Gain of an iteration for each row, in log evidence, below which a search ends: far below what matters.
+_TOLERANCE = 1e-5
 
-# Last searches at most, and the gain in log evidence for each row below which there is no other: one is enough but
-# where there is hardly any noise, whose variance then falls step by step.
-_FINISHES, _GAIN = 8, 0.01
-
-# Noise variance, in units of its lower limit, up to which there is none anywhere; and the difference of log evidence
-# that is worth a mention (Kass and Raftery, 1995): a larger loss takes a step back, a larger gain lets the noise differ
-# from place to place.
-_NO_NOISE, _WORTH = 2.0, 1.0
+# Full searches at most: two or three but where there is hardly any noise, whose variance then falls step by step.
+_FINISHES = 8
 
 
 @dataclass(frozen=True)
@@ -82,11 +77,10 @@ class Learning:
         self.model, self.max_iterations = model, max_iterations
         self.local_noise = local_noise and model.has_local_noise
         self.expectation = Expectation(model)
-        self.worth = _GAIN * len(model.train_y)  # what another search or expectation step has to gain
         self.search = Search(model, self._objective, report)
         self.rounds: list[Round] = []
         self.iterations = 0
-        self.last, self.state = Outcome(-math.inf, self.search.read()), self.expectation.first(WIDE)
+        self.last, self.state = Outcome(-math.inf, self.search.read()), self.expectation.first()
 
     def explore(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
         """A short search from each start, on a sample where rows are many: the best state, and F of each start."""
@@ -100,7 +94,7 @@ class Learning:
                 return self._lifted(best, sample), found
         except NUMERICAL_ERRORS:
             pass
-        return self.expectation.first(WIDE), found
+        return self.expectation.first(), found
 
     def finish(self, best: State, goal: float = -math.inf) -> State:
         """Searches of all rows, each with its expectation steps, as long as the evidence grows by them.
@@ -112,7 +106,7 @@ class Learning:
         best = self._climb(self._back_to(best), goal)
         while best.evidence > -math.inf:
             before, best = best.evidence, self._reweighed()
-            if not best.evidence > before + self.worth:
+            if not best.evidence > before + WORTH:
                 break
             best = self._climb(best, goal)
         return replace(best, search=self.last)
@@ -121,10 +115,10 @@ class Learning:
         """Searches of all rows and expectation steps, in turn, as long as the evidence grows by them."""
         for _ in range(_FINISHES if best.evidence > -math.inf else 0):
             before = best.evidence
-            self._search(_FINE, self.max_iterations, goal - before)
+            self._search(self.max_iterations, goal - before)
             best = self._better(best, self._settle(before))
             best = self._localised(best)
-            if not best.evidence > before + self.worth:
+            if not best.evidence > before + WORTH:
                 break
         return best
 
@@ -136,9 +130,9 @@ class Learning:
         """
         model, first = self.model, hyperparameters_of(self.model)
         given, *random = self.search.starts(restarts, seed)
-        scale_lengthscales(model, _LONG)
+        scale_lengthscales(model, 1.0 / SHORTER)
         smooth = self.search.read()
-        wide, narrow = self.expectation.first(WIDE), self.expectation.first(_NARROW)
+        wide, narrow = self.expectation.first(), self.expectation.first(_NARROW)
         states = [self._try(smooth, narrow), *(self._try(start, wide) for start in (given, *random))]
         best = self._improved(max(states, key=attrgetter("evidence")))
         restore_hyperparameters(model, first)
@@ -159,7 +153,7 @@ class Learning:
         if best.evidence == -math.inf:
             return best
         self._back_to(best)
-        self._search(_ROUGH, min(_ITERATIONS, self.max_iterations))
+        self._search(min(_ITERATIONS, self.max_iterations))
         return self._better(best, self._expect("search"))
 
     def _bound(self, state: State) -> float:
@@ -178,7 +172,7 @@ class Learning:
         """
         model = self.model
         self._back_to(sampled)
-        state = replace(self.expectation.first(WIDE), learned=sampled.learned)
+        state = replace(self.expectation.first(), learned=sampled.learned)
         with torch.no_grad():
             if model.linear_cost:
                 cavity = cavity_by_law(model, sampled.laws, state.h)
@@ -212,13 +206,13 @@ class Learning:
         """What the maximisation step maximises, weights held fixed."""
         return weighed_evidence(model, self.state.weight, self.state.slope, self.state.good)
 
-    def _search(self, tolerance: float, iterations: int, gain: float = -math.inf) -> None:
+    def _search(self, iterations: int, gain: float = -math.inf) -> None:
         """Hyperparameters from where they are; as they were where the objective cannot be computed.
 
         The gain is the one to be reached: the search ends early where it clearly cannot be.
         """
         start = self.search.read()
-        self.last = self.search.run(start, iterations, tolerance, gain=gain)
+        self.last = self.search.run(start, iterations, _TOLERANCE, gain=gain)
         self.iterations += self.last.iterations
         self.search.write(start if self.last.value == -math.inf else self.last.x)
 
@@ -249,7 +243,7 @@ class Learning:
         After a search that moved far one step is not enough: rows were predicted by weights that no longer fit.
         """
         state = self._expect(name, noise=False)
-        while state.evidence > evidence + self.worth or -math.inf < state.evidence < evidence - _WORTH:
+        while state.evidence > evidence + WORTH or -math.inf < state.evidence < evidence - WORTH:
             before, state = state, self._expect(name, noise=False)
             if not state.evidence > before.evidence:
                 return self._back_to(before)
@@ -258,7 +252,7 @@ class Learning:
 
     def _better(self, best: State, after: State) -> State:
         """The later state, whose search has converged, unless it lost much: then the loop goes back to the best."""
-        return self._back_to(best) if after.evidence < best.evidence - _WORTH else after
+        return self._back_to(best) if after.evidence < best.evidence - WORTH else after
 
     def _back_to(self, state: State) -> State:
         self.state = state
@@ -294,4 +288,4 @@ class Learning:
             return best
         self.state = found
         tried = self._settle(best.evidence, "local noise")
-        return tried if tried.evidence > best.evidence + _WORTH else self._back_to(best)
+        return tried if tried.evidence > best.evidence + WORTH else self._back_to(best)

@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.core.linalg import NotPositiveDefiniteError
+from rcgp.core.noise_law import WORTH
 from rcgp.models import RCGP
 from rcgp.models.defaults import Between
 from rcgp.training.objectives import Objective
 
 __all__ = [
     "NUMERICAL_ERRORS",
+    "SHORTER",
     "TOLERANCE",
     "Outcome",
     "Progress",
@@ -38,8 +40,11 @@ __all__ = [
 ]
 
 
-# Ratio of successive shorter starts, and the shortest lengthscale in units of the first: inputs hold no smaller gap.
-_SHORTER, _SHORTEST = 0.3, float(np.finfo(np.float64).eps)
+#: Ratio of the lengthscales of successive starts.
+SHORTER = 0.3
+
+# The shortest lengthscale in units of the first: inputs hold no smaller gap.
+_SHORTEST = float(np.finfo(np.float64).eps)
 
 # Part of a bound by which scaled lengthscales stay away from it: at a bound most constraints have no gradient.
 _MARGIN = 0.01
@@ -66,10 +71,10 @@ def shorter_starts(model: RCGP) -> Iterator[None]:
     """
     first = last = hyperparameters_of(model)
     gap = min(max(model.typical_gap(), _SHORTEST), 1.0)
-    count = math.ceil(math.log(gap) / math.log(_SHORTER))
+    count = math.ceil(math.log(gap) / math.log(SHORTER))
     for step in range(1, count + 1):
         restore_hyperparameters(model, first)
-        scale_lengthscales(model, _SHORTER**step)
+        scale_lengthscales(model, SHORTER**step)
         before, last = last, hyperparameters_of(model)
         if all(map(torch.equal, before, last)):
             return
@@ -103,8 +108,8 @@ _MEMORY = 30
 TOLERANCE = 2.2e-9
 
 # A search without hope is given up: one that would have to gain ten times what its last three iterations gained, and
-# some nats more, since with few rows all gains are small.
-_PATIENCE, _HOPE, _SLACK = 3, 10.0, 5.0
+# a nat more, since with few rows all gains are small.
+_PATIENCE, _HOPE = 3, 10.0
 
 # Gradient for each observation, in natural scales, below which a point is as good as the best.
 _FLAT = 1e-4
@@ -241,7 +246,7 @@ class Search:
         def check_goal(intermediate_result: scipy.optimize.OptimizeResult) -> None:
             values.append(best.value)
             gained = best.value - values[-1 - _PATIENCE] if len(values) > _PATIENCE else math.inf
-            if goal - best.value > _SLACK + _HOPE * gained:
+            if goal - best.value > WORTH + _HOPE * gained:
                 raise StopIteration
 
         result = scipy.optimize.minimize(
