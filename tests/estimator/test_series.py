@@ -164,6 +164,7 @@ def test_columns_are_fitted_one_by_one():
     model, alone = RCGPSeries().fit(frame), RCGPSeries().fit(t, y)
     assert model.output_names_ == ["a", "b"]
     assert model.outliers_.shape == (120, 2)
+    assert model.noise_variance_.shape == (2,)
     np.testing.assert_allclose(model.predict(t)[:, 0], alone.predict(t), atol=1e-12)
     assert model.predict_quantiles(t, [0.1, 0.9]).shape == (120, 2, 2)
     assert len(model.streams()) == 2

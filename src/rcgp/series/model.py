@@ -239,7 +239,7 @@ class StateSpaceRCGP(MarkovRCGP):
             process = self.process()
             covariance = PosteriorKernel(process, x.dtype)(x)  # type: ignore[arg-type]
             if observation_noise:
-                covariance = covariance.add_diagonal(self.noise_law.variance * self.noise_scale(x))
+                covariance = covariance.add_diagonal(self.inlier_noise(x))
             return PosteriorNormal(process.mean(x), covariance)
 
     def sample(self, times: Tensor, samples: int = 1, seed: int | None = None) -> Tensor:

@@ -164,7 +164,7 @@ class SpaceTimeRCGP(MarkovRCGP):
                 left = model.space_kernel(points[0], diag=True) - c.square().sum(dim=0)
                 variance += left.clamp_min(0.0) * model.time_kernel(points[:, 0], diag=True).unsqueeze(-1)
             if observation_noise:
-                variance += self.noise_law.variance * model.noise_scale(points)
+                variance += model.inlier_noise(points)
             return FieldPosterior(mean.to(self.train_X), variance.to(self.train_X))
 
     def sample(
