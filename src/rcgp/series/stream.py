@@ -28,6 +28,7 @@ import copy
 import dataclasses
 import math
 import os
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ from rcgp.series.settings import SeriesSettings, in_durations
 from rcgp.series.solver import StateSpace
 from rcgp.series.step import compiled_step, law_numbers
 from rcgp.series.stuck import FALSE_ALARM, Repetition
+from rcgp.series.transitions import DIMENSIONS
 from rcgp.training import FitReport
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
@@ -328,16 +330,29 @@ class Stream:
                 share, coarse, common = description["repetition"]
                 stream.repetition = Repetition(share, coarse, dict(common))
             stream.law = NoiseLaw(tuple(law["shares"]), float(law["outlier_share"]), float(law["width"]))
-            D = sum(stream._blocks)
-            shapes = [(1 + _JUMPS, D), (1 + _JUMPS, D, D), (_JUMPS,), (D,)]
-            if [part.shape for part in (stream._m, stream._P, stream._sum, stream._h)] != shapes:
-                raise SavedModelError("its parts do not fit together")
+            stream._check_parts()
             stream._prepare()
         except SavedModelError as error:
             raise SavedModelError(f"{os.fspath(path)!r}: {error}") from error
         except Exception as error:
             raise SavedModelError(f"{os.fspath(path)!r} makes no sense: {error or type(error).__name__}") from error
         return stream
+
+    def _check_parts(self) -> None:
+        """Raise a SavedModelError unless all arrays fit together: the compiled step would read beyond their ends."""
+        D, terms, factors = sum(self._blocks), self._ends.shape, self._kinds.shape
+        law = law_numbers(self.law, 1.0, self.coverage).shape
+        shapes = [(1 + _JUMPS, D), (1 + _JUMPS, D, D), (_JUMPS,), (3,), (3,), terms, factors, terms, factors, (D,), law]
+        parts = [getattr(self, name) for name in (*_STATE, *_FIXED)]
+        fits = [part.shape for part in parts] == shapes and all(
+            part.dtype == (np.int64 if part is self._ends or part is self._kinds else np.float64) for part in parts
+        )
+        ends, kinds = self._ends.tolist(), self._kinds.tolist()
+        if not (fits and [0, *ends, len(kinds)] == sorted([0, *ends, len(kinds)]) and min(kinds, default=0) >= 0):
+            raise SavedModelError("its parts do not fit together")
+        sizes = [math.prod(DIMENSIONS[kinds[f]] for f in range(*pair)) for pair in pairwise([0, *ends])]
+        if [*sizes, 1] != list(self._blocks):
+            raise SavedModelError("its blocks are not those of its kernel")
 
     def __getstate__(self) -> dict[str, Any]:
         made = ("_step", "_normal", "_gap", "_now", "_answer", "_arguments")
