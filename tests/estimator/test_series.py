@@ -173,6 +173,18 @@ def test_columns_are_fitted_one_by_one():
             method()
 
 
+def test_missing_values_may_be_none_or_pandas_na():
+    t, y = make_numbers()
+    y[7] = np.nan
+    expected = RCGPSeries(weight="constant").fit(t, y).predict(t)
+    none = [None if np.isnan(value) else value for value in y]
+    column = pd.array(none, dtype="Float64")
+    for other in (none, pd.Series(column), pd.Series(column, dtype=object)):
+        np.testing.assert_array_equal(RCGPSeries(weight="constant").fit(t, other).predict(t), expected)
+    frame = pd.DataFrame({"a": column, "b": 2.0 * y[::-1]})
+    np.testing.assert_array_equal(RCGPSeries(weight="constant").fit(t, frame).predict(t)[:, 0], expected)
+
+
 def test_stuck_values_raise_a_doubt_and_are_flagged_if_asked_for():
     t, y = make_numbers(300)
     y[200:215] = y[200]

@@ -317,8 +317,8 @@ def only(values: list[Any]) -> Any:
 
 
 def with_nan(values: NDArray[Any]) -> NDArray[Any]:
-    """A table of objects as floats, NaN where a cell is None or pandas' NA; as it is if there is none, or text."""
-    if values.dtype.kind != "O" or values.ndim != 2:
+    """Objects as floats, NaN where a cell is None or pandas' NA; as they are if there is none, or text."""
+    if values.dtype.kind != "O":
         return values
     missing = np.vectorize(lambda cell: cell is None or type(cell).__name__ == "NAType", otypes=[bool])(values)
     try:
