@@ -183,15 +183,16 @@ class SpaceTimeRCGP(MarkovRCGP):
             samples: their number.
             seed: of the random numbers.
         """
-        random, drawn = np.random.default_rng(seed), []
+        random = np.random.default_rng(seed)
         with torch.no_grad():
             model, passes, z, points, c = self._at(times, sites)
             prior = model.mean(points).numpy()
             apart = None if c is None else _Apart.of(model, points, c)
-            for _ in range(samples):
-                f = prior + passes.sample(z, random).reshape(prior.shape)
-                drawn.append(f if apart is None else f + apart.draw(random))
-        return torch.from_numpy(np.stack(drawn)).to(self.train_X)
+            drawn = np.empty((samples, *prior.shape))
+            for f in drawn:
+                f[:] = prior + passes.sample(z, random).reshape(prior.shape)
+                f += 0.0 if apart is None else apart.draw(random)
+        return torch.from_numpy(drawn).to(self.train_X)
 
     def nearest_rows(self) -> Tensor:
         """The cell of the same site that is nearest in time to each training row, ``n``.

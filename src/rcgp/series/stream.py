@@ -12,14 +12,14 @@ densities of a value under the two,
     L ← max(0, L + log p₁ − log(p₀ + π_o p₁ / 2)),
 
 Page's cumulative sum (1954), in which every other error, of share π_o, is as the one before: errors of one and the same
-size are common. The other filter starts, with L from zero, at a value that is bad for all, and takes over where L
+size are common. The other filter starts, with L from zero, at a value that is bad for all, and takes over if L
 exceeds log(20 n), n the number of values seen so far. For two fixed densities Lorden's bound (1971) on the mean time to
 a false alarm is then 20 n values, 5 % in a series as long as the one seen; the other filter adapts to its first value,
 so that this is a guide.
 
-A value that is bad for both filters has p₀ ≈ p₁: it says nothing of a shift, and leaves L as it is. But it may be the
-first of a new level itself. So two jumps are followed at a time, and such a value takes the place of that with the
-smaller L: neither does an error after a shift undo what spoke for it, nor do errors before one hide it.
+A value that is bad for all filters has p₀ ≈ p₁: it is no evidence of a shift, and hardly changes L. But it may be the
+first value of a new level itself. So two jumps are followed at a time, and such a value replaces the one with the
+smaller L: an error after a shift does not undo the evidence for it, and errors before a shift do not hide it.
 """
 
 from __future__ import annotations
