@@ -245,7 +245,7 @@ class StateSpaceRCGP(MarkovRCGP):
     def sample(self, times: Tensor, samples: int = 1, seed: int | None = None) -> Tensor:
         """Joint samples of f at ``q`` times from the posterior, ``samples x q``. Cost O(n + q) for each.
 
-        A sample of the prior, moved by what the data say of its error (Matheron's rule).
+        A sample of the prior plus the posterior mean of its error (Matheron's rule).
         """
         x = self._check_times(times)
         random = np.random.default_rng(seed)

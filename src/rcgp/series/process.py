@@ -138,7 +138,7 @@ class Merged:
     def sample(self, z: Array, random: np.random.Generator) -> Array:
         """A sample of the test rows, given targets of the training rows. Cost O(n + q).
 
-        A sample of the prior, moved by what the data say of its error (Matheron's rule).
+        A sample of the prior plus the posterior mean of its error (Matheron's rule).
         """
         path = np.empty(len(self.order))
         path[self.order] = self.space.draw(self.axis, random)

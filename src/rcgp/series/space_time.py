@@ -221,7 +221,7 @@ class SpaceTimeRCGP(MarkovRCGP):
     ) -> tuple[SpaceTimeRCGP, Merged, NDArray[np.float64], Tensor, Tensor | None]:
         """This model in float64, its passes with all pairs of times and sites, targets, ``q x p x (1 + d)`` points, c.
 
-        The last, ``s x p``, is what new sites observe of the old ones; ``None`` where there are no new ones.
+        The last, ``s x p``, are the loadings of new sites on the old ones; ``None`` without new sites.
         """
         t = self._check_times(times)
         if t.ndim != 2:

@@ -74,7 +74,7 @@ def log_mass(width, noise):
 
 @njit(error_model="numpy")
 def judge(e, f, v, law):
-    """What the law says of a residual e predicted by N(f, v).
+    """Judge a residual e by the law, given its prediction N(f, v).
 
     Returns:
         Log density, probability of being bad, squared weight and slope; expected squared noise of an inlier in units
@@ -246,7 +246,7 @@ def compiled_step() -> Callable[..., None]:
         new_P,
         answer,
     ):
-        """Predict, answer, judge, take in; so do filters after a jump, where there is one or reason for one."""
+        """Predict a value, judge it and take it in, by the filter and by those after a jump."""
         D = h.shape[1]
         room = np.empty((D, D))
         if gap[0] > 0.0:
