@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.model_selection import cross_val_score
 
@@ -235,6 +236,7 @@ def test_missing_cells_may_be_none_or_pandas_na(outputs):
     for other in (none, pd.DataFrame(Y).convert_dtypes()):
         np.testing.assert_array_equal(clone(model).fit(X, other).predict(NEW), model.predict(NEW))
         assert model.score(X, other) == model.score(X, Y)
+        np.testing.assert_array_equal(model.log_predictive_density(X, other), model.log_predictive_density(X, Y))
     text = [["a", *row[1:]] for row in none]
     with pytest.raises(ValueError, match="y must be numbers, but column 0 in row 0 is 'a'"):
         model.fit(X, text)
@@ -256,6 +258,10 @@ def test_scores_are_those_of_observed_cells(outputs):
     assert np.isfinite(cross_val_score(model, X, Y, cv=3)).all()
     with pytest.raises(ValueError, match=r"y must have the shape \(30, 3\) of the predictions, got \(30, 2\)"):
         model.score(X, Y[:, :2])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.score(X, Y, sample_weight=np.ones(3))
+    with pytest.raises(NotFittedError):
+        clone(model).score(X, Y)
 
 
 @pytest.mark.parametrize("outputs", ["independent", "correlated"])

@@ -164,12 +164,25 @@ def test_columns_are_fitted_one_by_one():
     model, alone = RCGPSeries().fit(frame), RCGPSeries().fit(t, y)
     assert model.output_names_ == ["a", "b"]
     assert model.outliers_.shape == (120, 2)
+    assert model.noise_variance_.shape == (2,)
     np.testing.assert_allclose(model.predict(t)[:, 0], alone.predict(t), atol=1e-12)
     assert model.predict_quantiles(t, [0.1, 0.9]).shape == (120, 2, 2)
     assert len(model.streams()) == 2
     for method in (model.stream, lambda: model.components(t)):
         with pytest.raises(ValueError, match="for one column, the model has 2"):
             method()
+
+
+def test_missing_values_may_be_none_or_pandas_na():
+    t, y = make_numbers()
+    y[7] = np.nan
+    expected = RCGPSeries(weight="constant").fit(t, y).predict(t)
+    none = [None if np.isnan(value) else value for value in y]
+    column = pd.array(none, dtype="Float64")
+    for other in (none, pd.Series(column), pd.Series(column, dtype=object)):
+        np.testing.assert_array_equal(RCGPSeries(weight="constant").fit(t, other).predict(t), expected)
+    frame = pd.DataFrame({"a": column, "b": 2.0 * y[::-1]})
+    np.testing.assert_array_equal(RCGPSeries(weight="constant").fit(t, frame).predict(t)[:, 0], expected)
 
 
 def test_stuck_values_raise_a_doubt_and_are_flagged_if_asked_for():

@@ -358,3 +358,13 @@ def test_the_kernel_matrix_is_gpytorchs(ard):
     with torch.no_grad():
         cross = kernel(batch, X.expand(2, 12, 2)).to_dense()[:, [0, 5]]
         torch.testing.assert_close(model.kernel(pairs, model.train_X.expand(2, 36, 3)).to_dense(), cross)
+
+
+def test_data_are_replaced_where_all_outputs_were_observed():
+    X, y, dy = make_data()
+    model, Y = GradientRCGP(X, y, dy, kernel=make_kernel()), torch.cat([y.unsqueeze(-1), dy], dim=-1)
+    model.set_cells(X[:6], Y[:6])
+    torch.testing.assert_close(model.cells(model.train_y), Y[:6])
+    alone = GradientRCGP(X, None, dy)
+    with pytest.raises(ValueError, match=r"only outputs \[1, 2\] were observed"):
+        alone.set_cells(X, y, output=[0] * len(X))  # f, which the model would take for the first derivative

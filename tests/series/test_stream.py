@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rcgp import RCGPSeries, SavedModelError, StateSpaceRCGP, fit_robust, load
+from rcgp.saving import read_archive, write_archive
 from rcgp.series import Stream
 from rcgp.series.process import SeriesProcess
 from rcgp.series.step import judge, law_numbers, quantile
@@ -251,6 +252,28 @@ def test_files_that_are_no_streams_are_refused(model, tmp_path):
     RCGPSeries().fit(t, y).save(tmp_path / "series.rcgp")
     with pytest.raises(SavedModelError, match="'RCGPSeries', not a Stream"):
         Stream.load(tmp_path / "series.rcgp")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("_window", torch.zeros(2, dtype=torch.float64)),
+        ("_run", torch.zeros(0, dtype=torch.float64)),
+        ("_sum", torch.zeros(2, dtype=torch.float32)),
+        ("_law", torch.ones(3, dtype=torch.float64)),
+        ("_kinds", torch.tensor([10**9])),
+        ("_ends", torch.tensor([5])),
+        ("_thetas", torch.zeros(0, dtype=torch.float64)),
+        ("_coefficients", torch.zeros(7, dtype=torch.float64)),
+    ],
+)
+def test_a_stream_whose_parts_do_not_fit_is_refused(model, tmp_path, name, value):
+    """The compiled step does not check the lengths of its arguments."""
+    model.stream().save(tmp_path / "stream.rcgp")
+    description, tensors = read_archive(tmp_path / "stream.rcgp")
+    write_archive(tmp_path / "stream.rcgp", description, {**tensors, name: value})
+    with pytest.raises(SavedModelError, match=r"stream\.rcgp"):
+        Stream.load(tmp_path / "stream.rcgp")
 
 
 def test_bad_input_is_refused_and_changes_nothing(model):

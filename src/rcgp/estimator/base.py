@@ -7,7 +7,7 @@ import datetime
 import functools
 import os
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any, TypeVar
 
@@ -29,6 +29,8 @@ __all__ = [
     "check_choice",
     "check_integer",
     "names_of_outputs",
+    "only",
+    "stacked",
     "training_data",
     "undone_on_failure",
     "validated",
@@ -180,7 +182,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
             Log density of each, NaN for a missing cell; the negative mean is the NLPD.
         """
         check_is_fitted(self)
-        inputs, observed = self._inputs(X), np.asarray(y, dtype=np.float64)
+        inputs, observed = self._inputs(X), np.asarray(with_nan(np.array(y)), dtype=np.float64)
         observed = column_or_1d(observed) if self.n_outputs_ == 1 else observed
         shape = (len(inputs),) if self.n_outputs_ == 1 else (len(inputs), self.n_outputs_)
         if observed.shape != shape:
@@ -302,9 +304,21 @@ def _without_missing(y: Any, sample_weight: Any) -> tuple[Any, Tensor | None]:
     return (values, torch.from_numpy(missing)) if missing.any() else (y, None)
 
 
+def stacked(outputs: Sequence[Any], axis: int = -1) -> NDArray[Any]:
+    """Results of all outputs along an axis; the result itself if there is one output."""
+    return np.asarray(outputs[0]) if len(outputs) == 1 else np.stack([np.asarray(part) for part in outputs], axis=axis)
+
+
+def only(values: list[Any]) -> Any:
+    """The value itself if there is one; else an array of floats, or the list."""
+    if len(values) == 1:
+        return values[0]
+    return np.array(values) if isinstance(values[0], float) else values
+
+
 def with_nan(values: NDArray[Any]) -> NDArray[Any]:
-    """A table of objects as floats, NaN where a cell is None or pandas' NA; as it is if there is none, or text."""
-    if values.dtype.kind != "O" or values.ndim != 2:
+    """Objects as floats, NaN where a cell is None or pandas' NA; as they are if there is none, or text."""
+    if values.dtype.kind != "O":
         return values
     missing = np.vectorize(lambda cell: cell is None or type(cell).__name__ == "NAType", otypes=[bool])(values)
     try:

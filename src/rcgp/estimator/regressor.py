@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import MultiOutputMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -20,6 +20,8 @@ from rcgp.estimator.base import (
     check_choice,
     check_integer,
     names_of_outputs,
+    only,
+    stacked,
     training_data,
     undone_on_failure,
     with_nan,
@@ -247,7 +249,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
                 normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs))))
                 posterior = model.posterior(inputs, observation_noise=include_noise)
                 samples.append(posterior.rsample(torch.Size([n_samples]), base_samples=normal).T)
-        return self._stack(samples, axis=1)
+        return stacked(samples, axis=1)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R² of the predictions; of several outputs the mean over those with two observed cells or more.
@@ -266,15 +268,19 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         score : float
             1 for perfect predictions.
         """
+        check_is_fitted(self)
         table = with_nan(np.array(y))
-        if table.dtype.kind != "f" or table.ndim != 2 or self.n_outputs_ == 1 or not np.isnan(table).any():
+        if self.n_outputs_ == 1 or table.dtype.kind != "f" or table.ndim != 2 or not np.isnan(table).any():
             return float(super().score(X, y, sample_weight))
+        check_consistent_length(table, sample_weight)
         mean, weights = self.predict(X), np.ones(len(table)) if sample_weight is None else np.asarray(sample_weight)
         if table.shape != mean.shape:
             raise ValueError(f"y must have the shape {mean.shape} of the predictions, got {table.shape}")
-        seen = [(column, np.flatnonzero(~np.isnan(table[:, column]))) for column in range(self.n_outputs_)]
+        seen = (~np.isnan(table)).T
         each = [
-            r2_score(table[rows, t], mean[rows, t], sample_weight=weights[rows]) for t, rows in seen if len(rows) > 1
+            r2_score(table[rows, t], mean[rows, t], sample_weight=weights[rows])
+            for t, rows in enumerate(seen)
+            if rows.sum() > 1
         ]
         return float(np.mean(each)) if each else float("nan")
 
@@ -326,19 +332,19 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         self._outputs = [output.model for output in outputs]
         d = self.n_features_in_
         for name in ROW_ATTRIBUTES:
-            setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
-        self.noise_law_ = self._per_output([output.law for output in outputs])
-        self.doubts_ = self._per_output([output.doubts for output in outputs])
-        self.noise_variance_ = self._per_output([model.noise.item() for model in self._outputs])
+            setattr(self, f"{name}_", stacked([getattr(output.rows, name) for output in outputs]))
+        self.noise_law_ = only([output.law for output in outputs])
+        self.doubts_ = only([output.doubts for output in outputs])
+        self.noise_variance_ = only([model.noise.item() for model in self._outputs])
         reports = [output.report for output in outputs]
         self.models_ = [model for model in self._outputs if isinstance(model, RCGP)]
         if self._joint is not None:
             self.models_, reports = [self._joint], reports[:1]
             self.output_correlation_ = self._joint.output_correlation.numpy()
-        self.kernel_ = _only([model.kernel for model in self.models_])
-        self.lengthscales_ = _only([lengthscales(model.kernel, d) for model in self.models_])
-        self.fit_report_ = _only(reports)
-        self.n_iter_ = _only([report.iterations for report in reports])
+        self.kernel_ = only([model.kernel for model in self.models_])
+        self.lengthscales_ = only([lengthscales(model.kernel, d) for model in self.models_])
+        self.fit_report_ = only(reports)
+        self.n_iter_ = only([report.iterations for report in reports])
 
     @property
     def _joint(self) -> MultiOutputRCGP | None:
@@ -350,11 +356,11 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         inputs = self._inputs(X)
         with torch.no_grad():
             posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self._outputs]
-            mean = self._stack([posterior.mean for posterior in posteriors])
+            mean = stacked([posterior.mean for posterior in posteriors])
             if return_std:
-                return mean, self._stack([posterior.stddev for posterior in posteriors])
+                return mean, stacked([posterior.stddev for posterior in posteriors])
             if return_cov:
-                return mean, self._stack([posterior.covariance_matrix for posterior in posteriors])
+                return mean, stacked([posterior.covariance_matrix for posterior in posteriors])
         return mean
 
     def _quantiles(self, X: ArrayLike, levels: Array) -> list[Array]:
@@ -362,21 +368,19 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         for model, (mean, variance, noise) in zip(self._outputs, self._moments(self._inputs(X)), strict=True):
             deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
             parts.append(mean.unsqueeze(-1) + deviation)
-        quantiles = self._stack(parts)
+        quantiles = stacked(parts)
         return [quantiles[:, i] for i in range(len(levels))]
 
     def _noise_std(self, X: ArrayLike) -> Array:
         inputs = self._inputs(X)
-        return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._outputs])
+        return stacked([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._outputs])
 
     def _log_density(self, inputs: Tensor, targets: Tensor, outliers: bool) -> Array:
-        each = zip(self._outputs, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
-        return self._stack(
-            [
-                m.noise_law.log_density(y - mean, variance, noise, y - m.mean(inputs) if outliers else None)
-                for m, y, (mean, variance, noise) in each
-            ]
-        )
+        densities, columns = [], targets.reshape(len(targets), -1).T
+        for model, y, (mean, variance, noise) in zip(self._outputs, columns, self._moments(inputs), strict=True):
+            residual = y - model.mean(inputs) if outliers else None
+            densities.append(model.noise_law.log_density(y - mean, variance, noise, residual))
+        return stacked(densities)
 
     def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Mean and variance of f, and the squared scale of the noise law, for each output."""
@@ -384,18 +388,3 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
             for model in self._outputs:
                 posterior = model.posterior(inputs)
                 yield posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(inputs)
-
-    def _stack(self, outputs: Sequence[Any], axis: int = -1) -> NDArray[Any]:
-        """Results of all outputs along an axis; the result itself if there is one output."""
-        return np.asarray(outputs[0]) if self.n_outputs_ == 1 else np.stack(outputs, axis=axis)
-
-    def _per_output(self, values: list[Any]) -> Any:
-        """The value itself for one output; an array of floats, or a list, for several."""
-        if self.n_outputs_ == 1:
-            return values[0]
-        return np.array(values) if isinstance(values[0], float) else values
-
-
-def _only(values: list[Any]) -> Any:
-    """The value itself where there is one model."""
-    return values[0] if len(values) == 1 else values

@@ -36,7 +36,7 @@ from rcgp.estimator.saved_parts import (
 )
 from rcgp.models import RCGP, MultiOutputRCGP
 from rcgp.models.coregion import CoregionKernel
-from rcgp.models.local_noise import LocalNoise, LocalNoiseOfOutputs
+from rcgp.models.local_noise import LocalFactor, LocalNoiseOfOutputs
 from rcgp.models.means import OutputMeans
 from rcgp.saving import SavedModelError, describe
 from rcgp.saving.modules import build_constraint, build_prior, describe_constraint, describe_prior
@@ -222,7 +222,7 @@ def _rebuild_model(
         parts = enumerate(description["local_outputs"])
         local = tuple(rebuild_local_noise(part, tensors, f"local.{i}") for i, part in parts)
         require(None not in local and len(local) == len(model.output_rows()), "its local noise is invalid")
-        model.local_noise = LocalNoiseOfOutputs(cast(tuple[LocalNoise, ...], local))
+        model.local_noise = LocalNoiseOfOutputs(cast(tuple[LocalFactor, ...], local))
     else:
         model.local_noise = rebuild_local_noise(description, tensors)
     return model, rebuild_report(description["report"])

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rcgp.estimator.base import check_choice, check_integer, undone_on_failure
+from rcgp.estimator.base import check_choice, check_integer, only, stacked, undone_on_failure
 from rcgp.estimator.output import ROW_ATTRIBUTES, Output, warn
 from rcgp.estimator.series_fit import fit_column, values_of
 from rcgp.series import StateSpaceRCGP, Stream
@@ -210,8 +210,8 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         x = self._times(t)
         posteriors = [model.posterior(x, observation_noise=include_noise) for model in self.models_]
-        mean = self._stack([posterior.mean for posterior in posteriors])
-        return (mean, self._stack([posterior.stddev for posterior in posteriors])) if return_std else mean
+        mean = stacked([posterior.mean for posterior in posteriors])
+        return (mean, stacked([posterior.stddev for posterior in posteriors])) if return_std else mean
 
     def predict_quantiles(self, t: Any, q: ArrayLike) -> Array:
         """Quantiles of new observations that are no outliers, by the noise law: a further, last axis for several q."""
@@ -225,7 +225,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             spread = posterior.variance.clamp_min(0.0).unsqueeze(-1)
             wanted = torch.from_numpy(np.atleast_1d(levels))
             parts.append(posterior.mean.unsqueeze(-1) + model.noise_law.quantile(wanted, spread, noise))
-        quantiles = self._stack(parts, axis=1)
+        quantiles = stacked(parts, axis=1)
         return quantiles[..., 0] if levels.ndim == 0 else quantiles
 
     def predict_interval(self, t: Any, coverage: float = 0.95) -> tuple[Array, Array]:
@@ -239,7 +239,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def noise_std(self, t: Any) -> Array:
         """Standard deviation of the noise of inliers at times, by the noise law; constant unless it varies in time."""
         x = self._times(t)
-        return self._stack([(model.noise_law.variance * model.noise_scale(x)).sqrt() for model in self.models_])
+        return stacked([model.inlier_noise(x).sqrt() for model in self.models_])
 
     def forecast(self, horizon: Any, coverage: float = 0.95, step: Any = None) -> Forecast:
         """Predict what comes after the last time.
@@ -298,7 +298,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         x, random = self._times(t), check_random_state(random_state)
         seeds = random.randint(2**31 - 1, size=self.n_outputs_)
         drawn = [model.sample(x, n_samples, int(seed)).T for model, seed in zip(self.models_, seeds, strict=True)]
-        return self._stack(drawn, axis=1)
+        return stacked(drawn, axis=1)
 
     def stream(self, coverage: float = 0.95) -> Stream:
         """The filter after the last training row, to be fed with new values: :class:`rcgp.series.Stream`.
@@ -366,13 +366,13 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         summands = [f"part {i + 1}" for i, _ in enumerate(groups_of(self.models_[0].kernel))]
         self.component_names_ = ["level", *(["trend", "process", *seasons] if self.kernel is None else summands)]
         for name in ROW_ATTRIBUTES:
-            setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
-        self.noise_law_ = self._per_output([output.law for output in outputs])
-        self.doubts_ = self._per_output([output.doubts for output in outputs])
-        self.noise_variance_ = self._per_output([model.noise.item() for model in self.models_])
-        self.kernel_ = self._per_output([model.kernel for model in self.models_])
-        self.fit_report_ = self._per_output([in_durations(o.report, o.model.kernel, clock) for o in outputs])
-        self.n_iter_ = self._per_output([output.report.iterations for output in outputs])
+            setattr(self, f"{name}_", stacked([getattr(output.rows, name) for output in outputs]))
+        self.noise_law_ = only([output.law for output in outputs])
+        self.doubts_ = only([output.doubts for output in outputs])
+        self.noise_variance_ = only([model.noise.item() for model in self.models_])
+        self.kernel_ = only([model.kernel for model in self.models_])
+        self.fit_report_ = only([in_durations(o.report, o.model.kernel, clock) for o in outputs])
+        self.n_iter_ = only([output.report.iterations for output in outputs])
 
     def _times(self, t: Any) -> Tensor:
         check_is_fitted(self)
@@ -382,10 +382,3 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if self.n_outputs_ != 1:
             raise ValueError(f"{what} is for one column, the model has {self.n_outputs_}")
         return self.models_
-
-    def _stack(self, outputs: Sequence[Any], axis: int = -1) -> NDArray[Any]:
-        """Results of all columns along an axis; the result itself if there is one column."""
-        return np.asarray(outputs[0]) if self.n_outputs_ == 1 else np.stack([np.asarray(o) for o in outputs], axis=axis)
-
-    def _per_output(self, values: list[Any]) -> Any:
-        return values[0] if self.n_outputs_ == 1 else values

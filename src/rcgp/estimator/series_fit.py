@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rcgp.estimator.base import with_nan
 from rcgp.estimator.output import Output, RowDiagnosis
 from rcgp.series import harmonic_error
 from rcgp.series.settings import SeriesSettings
@@ -68,10 +69,11 @@ def _unseen_periods(settings: SeriesSettings, names: Sequence[Any], t: Array) ->
 
 def values_of(y: Any, rows: int) -> Array:
     """Values as floats, NaN where they are missing; or a ValueError that names the row."""
-    if getattr(np.asarray(y), "dtype", np.dtype(float)).kind in "mM":
+    values = with_nan(np.array(y))
+    if values.dtype.kind in "mM":
         raise ValueError("y must be numbers, got dates: is it fit(t, y), times first?")
     try:
-        values = np.asarray(y, dtype=np.float64)
+        values = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"y must be numbers: {error}") from error
     if values.ndim not in (1, 2) or len(values) != rows or (values.ndim == 2 and values.shape[1] == 0):

@@ -118,6 +118,12 @@ class GradientRCGP(MultiOutputRCGP):
         numbers: list[int] = self.kernel.order[: self.outputs].tolist()
         return numbers
 
+    def set_cells(self, *data: Any, **options: Any) -> None:
+        """As :meth:`MultiOutputRCGP.set_cells`, of values and derivatives; for a model in which all were observed."""
+        if self._unobserved:
+            raise ValueError(f"only outputs {self.observed_outputs} were observed: build a new model for other data")
+        super().set_cells(*data, **options)
+
     def inlier_noise(self, x: Tensor) -> Tensor:
         """Noise variance of an inlier at ``... x q x (d + 1)`` inputs (x, t): ``... x q``."""
         if bool((x[..., -1] >= self.outputs).any()):

@@ -9,10 +9,10 @@ At a training row the sums leave that row out. They are two recursions, one forw
 
     S ← e^(−Δ/τ) (S + t_j),
 
-and the first alone goes on in a stream. The correlation of the kernel, which exact models average by, is of no use
-here: of a kernel with a level or a trend it does not decay, a season brings it back, and what a price does in the next
-minute says nothing about how long its volatility lasts. The noise has a timescale of its own. τ goes from five typical
-gaps, a window of ten rows, up to the span by factors of four; the robust fit chooses one.
+and a stream continues the first. The correlation of the kernel, by which exact models average, is of no use here: that
+of a level or a trend does not decay, that of a season returns, and how far a price moves says nothing about how long
+its volatility lasts. The noise has a timescale of its own. τ goes from five typical gaps, a window of ten rows, up to
+the span by factors of four; the robust fit chooses one.
 """
 
 from __future__ import annotations

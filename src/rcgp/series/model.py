@@ -239,13 +239,13 @@ class StateSpaceRCGP(MarkovRCGP):
             process = self.process()
             covariance = PosteriorKernel(process, x.dtype)(x)  # type: ignore[arg-type]
             if observation_noise:
-                covariance = covariance.add_diagonal(self.noise_law.variance * self.noise_scale(x))
+                covariance = covariance.add_diagonal(self.inlier_noise(x))
             return PosteriorNormal(process.mean(x), covariance)
 
     def sample(self, times: Tensor, samples: int = 1, seed: int | None = None) -> Tensor:
         """Joint samples of f at ``q`` times from the posterior, ``samples x q``. Cost O(n + q) for each.
 
-        A sample of the prior, moved by what the data say of its error (Matheron's rule).
+        A sample of the prior plus the posterior mean of its error (Matheron's rule).
         """
         x = self._check_times(times)
         random = np.random.default_rng(seed)

@@ -82,7 +82,10 @@ class SeriesProcess:
     def sample(self, times: Array, samples: int, random: np.random.Generator) -> Array:
         """Joint samples of f at ``q`` times, ``samples x q``."""
         passes, prior = self._passes(times), self.prior_mean(torch.from_numpy(times).unsqueeze(-1)).numpy()
-        return np.stack([prior + passes.sample(self.z, random) for _ in range(samples)])
+        drawn = np.empty((samples, len(times)))
+        for path in drawn:
+            path[:] = prior + passes.sample(self.z, random)
+        return drawn
 
     def _answer(self, x: Tensor, which: int) -> Tensor:
         """Mean and variance come from one pass: those of the last times are kept."""
@@ -135,7 +138,7 @@ class Merged:
     def sample(self, z: Array, random: np.random.Generator) -> Array:
         """A sample of the test rows, given targets of the training rows. Cost O(n + q).
 
-        A sample of the prior, moved by what the data say of its error (Matheron's rule).
+        A sample of the prior plus the posterior mean of its error (Matheron's rule).
         """
         path = np.empty(len(self.order))
         path[self.order] = self.space.draw(self.axis, random)

@@ -164,7 +164,7 @@ class SpaceTimeRCGP(MarkovRCGP):
                 left = model.space_kernel(points[0], diag=True) - c.square().sum(dim=0)
                 variance += left.clamp_min(0.0) * model.time_kernel(points[:, 0], diag=True).unsqueeze(-1)
             if observation_noise:
-                variance += self.noise_law.variance * model.noise_scale(points)
+                variance += model.inlier_noise(points)
             return FieldPosterior(mean.to(self.train_X), variance.to(self.train_X))
 
     def sample(
@@ -183,15 +183,16 @@ class SpaceTimeRCGP(MarkovRCGP):
             samples: their number.
             seed: of the random numbers.
         """
-        random, drawn = np.random.default_rng(seed), []
+        random = np.random.default_rng(seed)
         with torch.no_grad():
             model, passes, z, points, c = self._at(times, sites)
             prior = model.mean(points).numpy()
             apart = None if c is None else _Apart.of(model, points, c)
-            for _ in range(samples):
-                f = prior + passes.sample(z, random).reshape(prior.shape)
-                drawn.append(f if apart is None else f + apart.draw(random))
-        return torch.from_numpy(np.stack(drawn)).to(self.train_X)
+            drawn = np.empty((samples, *prior.shape))
+            for f in drawn:
+                f[:] = prior + passes.sample(z, random).reshape(prior.shape)
+                f += 0.0 if apart is None else apart.draw(random)
+        return torch.from_numpy(drawn).to(self.train_X)
 
     def nearest_rows(self) -> Tensor:
         """The cell of the same site that is nearest in time to each training row, ``n``.
@@ -220,7 +221,7 @@ class SpaceTimeRCGP(MarkovRCGP):
     ) -> tuple[SpaceTimeRCGP, Merged, NDArray[np.float64], Tensor, Tensor | None]:
         """This model in float64, its passes with all pairs of times and sites, targets, ``q x p x (1 + d)`` points, c.
 
-        The last, ``s x p``, is what new sites observe of the old ones; ``None`` where there are no new ones.
+        The last, ``s x p``, are the loadings of new sites on the old ones; ``None`` without new sites.
         """
         t = self._check_times(times)
         if t.ndim != 2:

@@ -74,7 +74,7 @@ def log_mass(width, noise):
 
 @njit(error_model="numpy")
 def judge(e, f, v, law):
-    """What the law says of a residual e predicted by N(f, v).
+    """Judge a residual e by the law, given its prediction N(f, v).
 
     Returns:
         Log density, probability of being bad, squared weight and slope; expected squared noise of an inlier in units
@@ -176,6 +176,45 @@ def _take_in(e, h, law, m, P, room):
     return density, probability, squares, count
 
 
+@njit(error_model="numpy")
+def _follow_jumps(e, first, law, h, m, P, total, room):
+    """Take a residual in by the filters after jumps, and add to their sums L.
+
+    Args:
+        first: log density of the residual by the filter without a jump.
+
+    Returns:
+        The filters with the largest and the smallest L, and whether one of them explains the residual.
+    """
+    explained, best, worst = False, 0, 0
+    for i in range(total.size):
+        if total[i] > 0.0:
+            other, bad, _, _ = _take_in(e, h, law, m[i + 1], P[i + 1], room)
+            # Every other error is as the one before: log(p₀ + π_o p₁ / 2).
+            again = other + law[4 + _SCALES.size] - math.log(2.0)
+            larger = max(first, again)
+            null = larger + math.log(math.exp(first - larger) + math.exp(again - larger))
+            total[i] = max(0.0, total[i] + other - null)
+            explained = explained or bad <= FLAGGED
+        best, worst = i if total[i] > total[best] else best, i if total[i] < total[worst] else worst
+    return best, worst, explained
+
+
+@njit(error_model="numpy")
+def _jump(e, size, first, law, h, m, P, room):
+    """Let the level of a filter jump just now, and take the residual in: L. The jump has a Cauchy density.
+
+    Args:
+        size: of the jump.
+        first: log density of the residual by the filter without it.
+    """
+    D = h.shape[1]
+    P[D - 1, D - 1] += law[1] * law[1] + size * size  # what the scales of the density are, given the jump
+    _take_in(e, h, law, m, P, room)
+    density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, size / law[1]))
+    return max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
+
+
 @lru_cache(maxsize=1)
 def compiled_step() -> Callable[..., None]:
     """One step of a stream, for any layout of the state, whose last block is the level."""
@@ -207,7 +246,7 @@ def compiled_step() -> Callable[..., None]:
         new_P,
         answer,
     ):
-        """Predict, answer, judge, take in; so do filters after a jump, where there is one or reason for one."""
+        """Predict a value, judge it and take it in, by the filter and by those after a jump."""
         D = h.shape[1]
         room = np.empty((D, D))
         if gap[0] > 0.0:
@@ -227,8 +266,7 @@ def compiled_step() -> Callable[..., None]:
             law[2] = log_mass(law[1], law[0])
         f, v = _expected(h, m[0], P[0])
         half = quantile(v, law)
-        answer[0], answer[1], answer[2] = f, f - half, f + half
-        answer[3], answer[4] = math.nan, 0.0
+        answer[0], answer[1], answer[2], answer[3], answer[4] = f, f - half, f + half, math.nan, 0.0
         if math.isnan(e):
             return
         assign(D, m[0], P[0], new_m, new_P)
@@ -236,30 +274,15 @@ def compiled_step() -> Callable[..., None]:
         answer[3] = probability
         if window[2] > 0.0:
             window[0], window[1] = window[0] + local * squares, window[1] + count
-        explained, best, worst = probability <= FLAGGED, 0, 0
-        for i in range(total.size):
-            if total[i] > 0.0:
-                other, bad, _, _ = _take_in(e, h, law, m[i + 1], P[i + 1], room[0])
-                # Every other error is as the one before: log(p₀ + π_o p₁ / 2).
-                again = other + law[4 + _SCALES.size] - math.log(2.0)
-                larger = max(first, again)
-                null = larger + math.log(math.exp(first - larger) + math.exp(again - larger))
-                total[i] = max(0.0, total[i] + other - null)
-                explained = explained or bad <= FLAGGED
-            best, worst = i if total[i] > total[best] else best, i if total[i] < total[worst] else worst
+        best, worst, explained = _follow_jumps(e, first, law, h, m, P, total, room[0])
         if total[best] > threshold:
             assign(D, m[best + 1], P[best + 1], m[0], P[0])
             total[:] = 0.0
             answer[3], answer[4] = 0.0, 1.0
-        elif not explained:  # by any filter: the level may have jumped just now, which has a Cauchy density
-            jump = e - f
+        elif probability > FLAGGED and not explained:  # by no filter: the level may have jumped just now
             total[worst] = 0.0
-            if abs(jump) < _FARTHEST:
+            if abs(e - f) < _FARTHEST:
                 assign(D, new_m, new_P, m[worst + 1], P[worst + 1])
-                # What the density's scales are, given the jump.
-                P[worst + 1, D - 1, D - 1] += law[1] * law[1] + jump * jump
-                _take_in(e, h, law, m[worst + 1], P[worst + 1], room[0])
-                density = -math.log(math.pi * law[1]) - 2.0 * math.log(math.hypot(1.0, jump / law[1]))
-                total[worst] = max(0.0, density + math.log1p(-math.exp(law[4 + _SCALES.size])) - first)
+                total[worst] = _jump(e, e - f, first, law, h, m[worst + 1], P[worst + 1], room[0])
 
     return step  # type: ignore[no-any-return]

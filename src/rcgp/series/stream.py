@@ -12,14 +12,14 @@ densities of a value under the two,
     L ← max(0, L + log p₁ − log(p₀ + π_o p₁ / 2)),
 
 Page's cumulative sum (1954), in which every other error, of share π_o, is as the one before: errors of one and the same
-size are common. The other filter starts, with L from zero, at a value that is bad for all, and takes over where L
+size are common. The other filter starts, with L from zero, at a value that is bad for all, and takes over if L
 exceeds log(20 n), n the number of values seen so far. For two fixed densities Lorden's bound (1971) on the mean time to
 a false alarm is then 20 n values, 5 % in a series as long as the one seen; the other filter adapts to its first value,
 so that this is a guide.
 
-A value that is bad for both filters has p₀ ≈ p₁: it says nothing of a shift, and leaves L as it is. But it may be the
-first of a new level itself. So two jumps are followed at a time, and such a value takes the place of that with the
-smaller L: neither does an error after a shift undo what spoke for it, nor do errors before one hide it.
+A value that is bad for all filters has p₀ ≈ p₁: it is no evidence of a shift, and hardly changes L. But it may be the
+first value of a new level itself. So two jumps are followed at a time, and such a value replaces the one with the
+smaller L: an error after a shift does not undo the evidence for it, and errors before a shift do not hide it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import copy
 import dataclasses
 import math
 import os
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ from rcgp.series.settings import SeriesSettings, in_durations
 from rcgp.series.solver import StateSpace
 from rcgp.series.step import compiled_step, law_numbers
 from rcgp.series.stuck import FALSE_ALARM, Repetition
+from rcgp.series.transitions import DIMENSIONS
 from rcgp.training import FitReport
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
@@ -328,16 +330,29 @@ class Stream:
                 share, coarse, common = description["repetition"]
                 stream.repetition = Repetition(share, coarse, dict(common))
             stream.law = NoiseLaw(tuple(law["shares"]), float(law["outlier_share"]), float(law["width"]))
-            D = sum(stream._blocks)
-            shapes = [(1 + _JUMPS, D), (1 + _JUMPS, D, D), (_JUMPS,), (D,)]
-            if [part.shape for part in (stream._m, stream._P, stream._sum, stream._h)] != shapes:
-                raise SavedModelError("its parts do not fit together")
+            stream._check_parts()
             stream._prepare()
         except SavedModelError as error:
             raise SavedModelError(f"{os.fspath(path)!r}: {error}") from error
         except Exception as error:
             raise SavedModelError(f"{os.fspath(path)!r} makes no sense: {error or type(error).__name__}") from error
         return stream
+
+    def _check_parts(self) -> None:
+        """Raise a SavedModelError unless all arrays fit together: the compiled step would read beyond their ends."""
+        D, terms, factors = sum(self._blocks), self._ends.shape, self._kinds.shape
+        law = law_numbers(self.law, 1.0, self.coverage).shape
+        shapes = [(1 + _JUMPS, D), (1 + _JUMPS, D, D), (_JUMPS,), (3,), (3,), terms, factors, terms, factors, (D,), law]
+        parts = [getattr(self, name) for name in (*_STATE, *_FIXED)]
+        fits = [part.shape for part in parts] == shapes and all(
+            part.dtype == (np.int64 if part is self._ends or part is self._kinds else np.float64) for part in parts
+        )
+        ends, kinds = self._ends.tolist(), self._kinds.tolist()
+        if not (fits and [0, *ends, len(kinds)] == sorted([0, *ends, len(kinds)]) and min(kinds, default=0) >= 0):
+            raise SavedModelError("its parts do not fit together")
+        sizes = [math.prod(DIMENSIONS[kinds[f]] for f in range(*pair)) for pair in pairwise([0, *ends])]
+        if [*sizes, 1] != list(self._blocks):
+            raise SavedModelError("its blocks are not those of its kernel")
 
     def __getstate__(self) -> dict[str, Any]:
         made = ("_step", "_normal", "_gap", "_now", "_answer", "_arguments")

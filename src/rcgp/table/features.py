@@ -40,6 +40,8 @@ Missing: TypeAlias = Literal["drop", "error"]
 
 #: A text column whose levels are more than this share of its rows names the rows.
 _IDENTIFIER_SHARE = 0.9
+#: Of a column that pandas has named.
+_UNNAMED = "has no name in the file; if it counts rows, leave it out with --exclude"
 
 
 @dataclass(frozen=True)
@@ -113,29 +115,22 @@ def learn_encoding(
     for name in targets:
         check_target(cells[name])  # first: what is missing elsewhere does not matter if this cannot be predicted
     kinds = {name: column.kind() for name, column in cells.items()}
-    if features is None:
-        # Not named by the user, so a column that cannot be used is left out.
-        for name in list(names):
-            if why := _unusable(cells[name], kinds[name]):
-                notices.append(f"column {shown(name)}: left out, as it {why}")
-                names.remove(name)
-        if not names:
+    if features is None:  # a column that the user has not named, and that cannot be used, is left out
+        reasons = {name: _unusable(cells[name], kinds[name]) for name in names}
+        notices += [f"column {shown(name)}: left out, as it {why}" for name, why in reasons.items() if why]
+        if not (names := [name for name in names if not reasons[name]]):
             raise TableError(f"there is no column to predict {listed(targets)} from: {'; '.join(notices)}")
     cells, _, _ = _complete({name: cells[name] for name in [*targets, *names]}, kinds, missing, targets)
     if len(cells[targets[0]].rows) < 2:
         raise TableError("the table has only one usable row: at least two are needed")
     for name in targets:
         target_values(cells[name])
-    columns = []
-    for name in names:
-        column, notice = _learn_column(cells[name], kinds[name], unasked=features is None and len(names) > 1)
-        columns.append(column)
-        notices.extend(notice)
-        if features is None and name.startswith("Unnamed: "):
-            notices.append(
-                f"column {shown(name)}: has no name in the file; if it counts rows, leave it out with --exclude"
-            )
-    return Encoding(targets[0], tuple(columns), form, row_id or counting, further=tuple(targets[1:])), notices
+    unasked = features is None and len(names) > 1
+    columns, found = zip(*(_learn_column(cells[name], kinds[name], unasked) for name in names), strict=True)
+    notices += [notice for own in found for notice in own]
+    if features is None:
+        notices += [f"column {shown(name)}: {_UNNAMED}" for name in names if name.startswith("Unnamed: ")]
+    return Encoding(targets[0], columns, form, row_id or counting, further=tuple(targets[1:])), notices
 
 
 def row_names(table: pd.DataFrame, row_id: str | None) -> pd.Series[str] | None:

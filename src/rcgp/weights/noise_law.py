@@ -8,8 +8,8 @@ explains it,
 
     o(e | f) = C(e) (1 − exp(−½ (e − f)² / (s σ)²)) / Z,        s = 4,
 
-Z = 1 − erfcx(b / (√2 s σ)), so that it integrates to one for f = 0. It covers normal,
-heavy-tailed and contaminated noise: a tail thins out, gross errors leave a gap.
+Z = 1 − erfcx(b / (√2 s σ)), so that it integrates to one for f = 0. The law covers normal, heavy-tailed and
+contaminated noise: a tail thins out, gross errors leave a gap.
 
 Let N(μ_i, v_i) be the leave-one-out prediction of f(x_i), relative to the prior mean. The responsibility of each
 component for row i is
@@ -166,9 +166,8 @@ class NoiseLaw:
             variance, noise: as in :meth:`log_density`; all broadcast.
         """
         q, variance, noise = torch.broadcast_tensors(q, variance, noise)  # type: ignore[no-untyped-call]
-        normal: Tensor = torch.special.ndtri(q)
         if self.is_normal:
-            return normal * (variance + noise).sqrt()
+            return torch.mul(torch.special.ndtri(q), (variance + noise).sqrt())
         std = (variance.unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(q)).sqrt()
         return mixture_quantile(q, q.new_tensor(self.good_shares), torch.zeros_like(std), std)
 
@@ -178,13 +177,9 @@ class NoiseLaw:
         wide = 1.0 - self.good_shares[0]
         # With few rows the prior of the law alone puts a sixth into the tail.
         tail = "is nearly normal" if wide < 0.2 else f"has heavy tails ({wide:.0%} beyond normal)"
-        return "\n".join(
-            [
-                f"The noise of good rows {tail}; {self.outlier_share:.1%} of all rows are outliers.",
-                "  noise             share of rows",
-                *(f"  {name:<16}  {share:>7.1%}" for name, share in self.components()),
-            ]
-        )
+        head = f"The noise of good rows {tail}; {self.outlier_share:.1%} of all rows are outliers."
+        shares = (f"  {name:<16}  {share:>7.1%}" for name, share in self.components())
+        return "\n".join([head, "  noise             share of rows", *shares])
 
 
 def spread_tail(shares: Tensor) -> Tensor:
@@ -299,8 +294,7 @@ class Responsibilities(NamedTuple):
 
     def _slope(self) -> Tensor:
         far, reach, score, std = self.far, self.reach, self.score, self.std
-        outlier = -2.0 * (far / reach) / reach / self.width
-        outlier = outlier + score[..., GAP] / std[..., GAP] * (1.0 / self.gap - 1.0)
+        outlier = -2.0 * (far / reach) / reach / self.width + score[..., GAP] / std[..., GAP] * (1.0 / self.gap - 1.0)
         pull = torch.cat([-(score / std).mT, outlier.unsqueeze(-2)], dim=-2).mT  # g, ... x n x 5
         mean_pull = (self.share * pull).sum(dim=-1, keepdim=True)
         change = (self.share * (pull - mean_pull))[..., :-1] @ _squared_scales(self.share).reciprocal()
@@ -361,10 +355,8 @@ class LawWeight(WeightFunction):
     ) -> None:
         super().__init__()
         self.law = law
-        self.register_buffer("mean", mean.detach().clone())
-        self.register_buffer("variance", variance.detach().clone())
-        self.register_buffer("local", torch.ones_like(mean) if local is None else local.detach().clone())
-        self.register_buffer("relative", torch.ones_like(mean) if relative is None else relative.detach().clone())
+        for name, part in (("mean", mean), ("variance", variance), ("local", local), ("relative", relative)):
+            self.register_buffer(name, torch.ones_like(mean) if part is None else part.detach().clone())
 
     def extra_repr(self) -> str:
         return ", ".join(f"{scale:g}σ: {share:.3g}" for scale, share in zip(SCALES, self.law.shares, strict=True))
@@ -395,14 +387,12 @@ def mixture_quantile(q: Tensor, shares: Tensor, mean: Tensor, std: Tensor) -> Te
         shares: ``... x K`` shares π, which add up to one.
         mean, std: ``... x K`` means and standard deviations; all broadcast.
     """
-    each = mean + std * torch.special.ndtri(q).unsqueeze(-1)  # ... x K
-    low, high = each.amin(dim=-1), each.amax(dim=-1)
+    low, high = (mean + std * torch.special.ndtri(q).unsqueeze(-1)).aminmax(dim=-1)
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         below = (shares * torch.special.ndtr((middle.unsqueeze(-1) - mean) / std)).sum(dim=-1) < q
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    quantile: Tensor = 0.5 * (low + high)
-    return quantile
+    return torch.mul(low + high, 0.5)
 
 
 def _squared_scales(like: Tensor) -> Tensor:

@@ -235,10 +235,6 @@ class VariationalGP(RCGP):
             for parameter, value in zip(self.parameters(), values, strict=True):
                 parameter.copy_(value)
 
-    def _conditioned_on(self) -> list[Tensor]:
-        own = [parameter for name, parameter in self.named_parameters() if "." not in name]
-        return [self.residual(), *own, *([] if self.latent_moments is None else [self.latent_moments])]
-
     def _condition(self) -> SitePosterior:
         return self._solve(self.kernel_matrix()).posterior
 
