@@ -15,7 +15,7 @@ import torch
 from rcgp.core.exact import LeaveOneOut, signal_evidence
 from rcgp.core.noise_law import PRIOR_COUNTS, learn_law, local_squares, log_bound
 from rcgp.core.pseudo import PseudoData
-from rcgp.weights.noise_law import SCALES, TAIL, Responsibilities
+from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES, TAIL, Responsibilities
 
 WIDTH = 3.0
 
@@ -116,9 +116,19 @@ def test_the_width_is_that_of_the_outliers(size):
         return -density(WIDTH) - (found.rows.outlier.numpy() * density(e.numpy())).sum()
 
     best = scipy.optimize.minimize_scalar(
-        loss, bounds=(math.log(0.1 * WIDTH), math.log(10.0 * WIDTH)), method="bounded"
+        loss, bounds=(math.log(WIDTH / OUTLIER_WIDTH), math.log(1e12 * WIDTH)), method="bounded"
     )
     assert found.law.width == pytest.approx(math.exp(best.x), rel=1e-4)
+
+
+def test_errors_at_the_prior_mean_do_not_draw_the_width_of_outliers_to_zero():
+    e, mean, variance, relative = make_rows()
+    e[:40], mean[:40] = 0.0, 8.0
+    found = learn_law(
+        e, LeaveOneOut(mean, variance), torch.tensor(0.1).double(), relative, WIDTH, bounds=None, steps=500
+    )
+    assert bool((found.rows.outlier[:40] > 0.99).all())
+    assert found.law.width == pytest.approx(WIDTH / OUTLIER_WIDTH)
 
 
 def test_fixed_noise_is_not_updated():

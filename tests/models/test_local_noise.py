@@ -104,11 +104,12 @@ def test_local_noise_settles_where_its_harmonic_mean_is_one(two_levels):
     *_, average, learn, learned = two_levels
     ones = torch.ones(200, dtype=torch.float64)
     with torch.no_grad():
-        for step in range(110):
-            _, h, many = learn_local_noise(average, learn, many if step else learned, ones, LIMITS)
-            few = many if step == 9 else few if step else None
-    assert many.noise.item() == pytest.approx(few.noise.item(), rel=0.02)
-    counts = 1.0 - many.rows.outlier
+        laws = [learned]
+        for _ in range(110):
+            _, h, law = learn_local_noise(average, learn, laws[-1], ones, LIMITS)
+            laws.append(law)
+    assert law.noise.item() == pytest.approx(laws[10].noise.item(), rel=0.02)
+    counts = 1.0 - law.rows.outlier
     assert (counts / h).sum().item() == pytest.approx(counts.sum().item(), rel=1e-3)
 
 

@@ -138,7 +138,7 @@ def averages_by_kernel(kernel: gpytorch.kernels.Kernel, X: Tensor, K: Tensor) ->
     return [partial(with_power, power) for power in POWERS]
 
 
-def choose_average(averages: Sequence[NoiseAverage], squares: Tensor, counts: Tensor) -> int | None:
+def choose_average(averages: Sequence[NoiseAverage], squares: Tensor, counts: Tensor, free: bool) -> int | None:
     """The average by which the noise is most likely; ``None`` where none gains a nat over the same noise everywhere.
 
     With local variances τ_i in units of σ² the expected log density of the noise is −½ Σ_i (c_i log τ_i + t_i / τ_i). A
@@ -148,16 +148,20 @@ def choose_average(averages: Sequence[NoiseAverage], squares: Tensor, counts: Te
         averages: the candidates.
         squares: ``n`` expected squares t of the noise, in units of σ², times c.
         counts: ``n`` counts c of the rows.
+        free: whether σ² is learned; else it is held fixed, and the level of the prior rows with it.
     """
 
-    def gain(average: NoiseAverage) -> float:
-        level, prior, h = _level(average, squares, counts)
-        tau = level * prior + h - prior
-        return float(-0.5 * (counts * tau.log() + squares / tau - squares).sum())
+    def log_density(tau: Tensor) -> float:
+        return float(-0.5 * (counts * tau.log() + squares / tau).sum())
 
-    gains = [gain(average) for average in averages]
-    best = max(range(len(gains)), key=gains.__getitem__)
-    return best if gains[best] > WORTH else None
+    def local(average: NoiseAverage) -> float:
+        level, prior, own = _level(average, squares, counts)
+        return log_density((level if free else 1.0) * prior + own)
+
+    everywhere = squares.sum() / counts.sum()  # a fixed level that is wrong everywhere is no reason for local noise
+    values = [local(average) for average in averages]
+    best = max(range(len(values)), key=values.__getitem__)
+    return best if values[best] > log_density(everywhere) + WORTH else None
 
 
 def learn_local_noise(
@@ -191,13 +195,13 @@ def _level(average: NoiseAverage, squares: Tensor, counts: Tensor) -> tuple[floa
     from the prior rows. m = Σ_i c_i / Σ_i (c_i / τ_i) has one solution.
 
     Returns:
-        m, ``n`` parts p and ``n`` factors h with the prior rows at one.
+        m, ``n`` parts p and ``n`` parts h − p with the prior rows at one.
     """
     h, prior = average(squares, counts)[1], average(torch.zeros_like(squares), counts)[1]
     own = (h - prior).clamp_min(0.0)
     largest, total = float((own / (1.0 - prior)).nan_to_num(0.0, 0.0).max()), counts.sum()
     if not largest > 0.0:
-        return 1.0, prior, h  # no row has another one near it
+        return 1.0, prior, own  # no row has another one near it
 
     def excess(log_level: float) -> float:
         level = math.exp(log_level)
@@ -206,5 +210,5 @@ def _level(average: NoiseAverage, squares: Tensor, counts: Tensor) -> tuple[floa
     upper = math.log(largest) + _PRECISION
     lower = upper - _RANGE
     if not excess(lower) < 0.0 < excess(upper):
-        return 1.0, prior, h
-    return math.exp(scipy.optimize.brentq(excess, lower, upper, xtol=_PRECISION)), prior, h
+        return 1.0, prior, own
+    return math.exp(scipy.optimize.brentq(excess, lower, upper, xtol=_PRECISION)), prior, own

@@ -93,8 +93,11 @@ class Expectation:
         """
         model = self.model
         local = learn and state.local is not None
-        noise = learn and (noise or local)
-        limits = model.noise_bounds() if noise else [None] * len(self.widths)
+        followed = [average is not None for average in state.averages] if local else [False] * len(self.widths)
+        limits = [
+            bounds if learn and (noise or own) else None
+            for bounds, own in zip(model.noise_bounds(), followed, strict=True)
+        ]
         variances = model.noise.detach().reshape(-1)
         state = replace(state, cavity=cavity)
         learned = tuple(
@@ -104,7 +107,7 @@ class Expectation:
         state = replace(state, learned=learned)
         if local:
             state = self._with_averages(state)
-        return self._by_law(state, noise)
+        return self._by_law(state, learn and (noise or local))
 
     def with_local_noise(self, state: State) -> State | None:
         """A state whose noise differs from place to place; ``None`` where it is the same, or where there is none.
@@ -163,7 +166,8 @@ class Expectation:
             if state.averages:
                 chosen.append(state.averages[output])
             else:
-                chosen.append(None if noiseless[output] else choose_average(averages, squares, counts))
+                free = bounds[output] is not None
+                chosen.append(None if noiseless[output] else choose_average(averages, squares, counts, free))
             if (choice := chosen[-1]) is None:
                 nothing = torch.zeros_like(squares)
                 found.append((*averages[0](nothing, nothing), law))

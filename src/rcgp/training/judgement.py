@@ -16,22 +16,13 @@ from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
 
 __all__ = ["Judgement", "NoiseLawWarning", "doubts_of", "doubts_of_values", "judge_outputs", "judge_rows"]
 
-# Shares that raise a doubt: rows that count less than a quarter without being flagged, so that errors and a heavy tail
-# look alike; rows that count less than half; and how far off the coverage of a 95 % interval may be.
-_WIDE, _DOWN_WEIGHTED, _OFF = 0.05, 1.0 / 3.0, 0.05
+# What raises a doubt, by convention: five points of coverage, and as large a share of rows that may be a heavy tail or
+# a stuck value; a third of the rows that count less than half, are copies or have one value, and a correlation of a
+# third of neighbouring residuals. Standard errors that chance explains: two of a share, four of what neighbours share.
+_POINTS, _THIRD, _CHANCE, _BESIDE = 0.05, 1.0 / 3.0, 2.0, 4.0
 
-# Share of rows that are exact copies of others, or that have one and the same observation, that raises one; and share
-# of one observation that is four times as common as any other, as that of a stuck sensor or of many zeros.
-_COPIES, _STUCK, _TIMES = 1.0 / 3.0, 0.05, 4.0
-
-# Standard errors of a share that chance explains; and of how many flagged rows lie beside another one, and of how far
-# residuals of neighbours go together.
-_CHANCE, _BESIDE = 2.0, 4.0
-
-# Correlation of neighbouring residuals that raises one: the nearest row then explains a tenth of their variance. Scores
-# beyond three standard deviations count as three.
-_TOGETHER, _WIDEST = 1.0 / 3.0, 3.0
-
+# How often one observation is as common as any other where it is that of a stuck sensor or of many zeros.
+_TIMES = 4.0
 
 # Steps of the law where predictions are given: it has settled then.
 _STEPS = 10
@@ -127,12 +118,12 @@ def doubts_of(
     n = len(deviation)
     doubts = [*_few(n)]
     wide = float(((precision < 0.25) & (probability <= FLAGGED)).double().mean())
-    if wide > _WIDE + _CHANCE * (_WIDE * (1.0 - _WIDE) / n) ** 0.5:
+    if wide > _POINTS + _CHANCE * (_POINTS * (1.0 - _POINTS) / n) ** 0.5:
         doubts.append(
             f"errors and heavy-tailed noise cannot be told apart: {wide:.0%} of the rows count less than a quarter "
             "without being flagged"
         )
-    if (down := float((precision < 0.5).double().mean())) > _DOWN_WEIGHTED:
+    if (down := float((precision < 0.5).double().mean())) > _THIRD:
         doubts.append(
             f"{down:.0%} of the rows count less than half: where more than a third does, a majority may be wrong"
         )
@@ -140,7 +131,7 @@ def doubts_of(
     bound = law.unflagged.quantile(deviation.new_tensor(0.975), variance.clamp_min(0.0), row_noise)
     covered = float((good * (deviation.abs() <= bound)).sum() / good.sum().clamp_min(1e-300))
     error = _CHANCE * (0.95 * 0.05 / max(float(good.sum()), 1.0)) ** 0.5
-    if n >= sum(PRIOR_COUNTS) and abs(covered - 0.95) > max(_OFF, error) + 1e-9:
+    if n >= sum(PRIOR_COUNTS) and abs(covered - 0.95) > max(_POINTS, error) + 1e-9:
         doubts.append(
             f"the noise law does not fit: {covered:.0%} of the good rows lie within their 95 % leave-one-out interval"
         )
@@ -183,15 +174,15 @@ def _structure(score: Tensor, nearest: Tensor, good: Tensor) -> tuple[str, ...]:
     negatively correlated.
 
     Args:
-        score: ``n`` standardised leave-one-out residuals.
+        score: ``n`` standardised leave-one-out residuals; beyond three they count as three.
         nearest: ``n``, those of the nearest rows.
         good: ``n``, whether neither is flagged and the two observations differ: equal ones agree without noise.
     """
-    one, other = (part[good].clamp(-_WIDEST, _WIDEST) for part in (score, nearest))
+    one, other = (part[good].clamp(-3.0, 3.0) for part in (score, nearest))
     # At least that of unit variances: of data without noise, residuals far below the learned one do not matter.
     size = (one.square().sum() * other.square().sum()).sqrt().clamp_min(len(one))
     together = float((one * other).sum() / size) if bool(size > 0.0) else 0.0
-    if not (together > _TOGETHER and together > _BESIDE / len(one) ** 0.5):
+    if not (together > _THIRD and together > _BESIDE / len(one) ** 0.5):
         return ()
     return (
         f"residuals of neighbouring rows go together (correlation {together:.2f}): the fit takes part of the function "
@@ -206,7 +197,10 @@ def _neighbours(near: Tensor, flagged: Tensor, n: int) -> tuple[str, ...]:
         return ()
     beside = int(flagged[near][flagged].sum())
     chance = (count - 1.0) / (n - 1.0)
-    if not beside > count * chance + _BESIDE * (count * chance * (1.0 - chance)) ** 0.5 or not 2 * beside > count:
+    if (
+        not beside > count * chance + _BESIDE * (count * chance * (1.0 - chance)) ** 0.5
+        or not 2 * beside > count
+    ):
         return ()
     return (
         f"{beside} of {count} flagged rows lie next to another one: errors in one place, or something that the "
@@ -221,7 +215,7 @@ def _ties(y: Tensor, flagged: Tensor) -> tuple[str, ...]:
         return ()
     first, second = [*counts.sort(descending=True).values.tolist(), 0][:2]
     share = first / len(y)
-    if not (share > _COPIES or (share > _STUCK and first > _TIMES * max(second, 1))):
+    if not (share > _THIRD or (share > _POINTS and first > _TIMES * max(second, 1))):
         return ()
     return (
         f"{share:.0%} of the observations have the same value, {float(values[counts.argmax()]):.6g}: they agree "
@@ -232,7 +226,7 @@ def _ties(y: Tensor, flagged: Tensor) -> tuple[str, ...]:
 def _copies(table: Tensor) -> tuple[str, ...]:
     """Rows of inputs and observation that repeat another one exactly, which predicts them without error."""
     copies = 1.0 - len(torch.unique(table, dim=0)) / len(table)
-    if not copies > _COPIES:
+    if not copies > _THIRD:
         return ()
     return (
         f"{copies:.0%} of the rows repeat another one exactly, which leave-one-out cannot judge: drop them, or give "

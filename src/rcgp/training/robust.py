@@ -67,7 +67,7 @@ class RobustReport(FitReport):
         evidence: F of the learned law, priors of the hyperparameters included; ``-inf`` where it could not be learned.
         normal_evidence: that of normal noise, the log marginal likelihood of the ordinary GP; less where its search was
             given up, since it clearly could not win. A law that flags rows may be kept with less.
-        local_noise: whether the noise differs from place to place.
+        local_noise: whether the noise differs from place to place, or over time.
     """
 
     laws: tuple[NoiseLaw, ...] = ()
@@ -127,7 +127,8 @@ def fit_robust(
             evidence is kept.
         max_iterations: limit on the iterations of each search.
         seed: seed of the restarts.
-        local_noise: let the noise differ from place to place if the evidence grows by a nat or more. For exact models.
+        local_noise: let the noise differ from place to place if the evidence grows by a nat or more. For exact models
+            and series.
         progress: as in :func:`rcgp.fit`.
 
     Returns:
