@@ -89,7 +89,7 @@ def two_levels():
 
 
 def test_learning_finds_the_loud_half(two_levels):
-    kernel, X, K, average, learn, learned = two_levels
+    _, X, K, average, learn, learned = two_levels
     with torch.no_grad():
         local, h, law = learn_local_noise(average, learn, learned, torch.ones(200).double(), LIMITS)
         torch.testing.assert_close(h, local.at_rows(K))

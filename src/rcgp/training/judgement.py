@@ -197,10 +197,7 @@ def _neighbours(near: Tensor, flagged: Tensor, n: int) -> tuple[str, ...]:
         return ()
     beside = int(flagged[near][flagged].sum())
     chance = (count - 1.0) / (n - 1.0)
-    if (
-        not beside > count * chance + _BESIDE * (count * chance * (1.0 - chance)) ** 0.5
-        or not 2 * beside > count
-    ):
+    if not beside > count * chance + _BESIDE * (count * chance * (1.0 - chance)) ** 0.5 or not 2 * beside > count:
         return ()
     return (
         f"{beside} of {count} flagged rows lie next to another one: errors in one place, or something that the "
