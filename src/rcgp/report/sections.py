@@ -106,7 +106,7 @@ def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
     words = (
         "The line is the mean of the robust GP. The dark band holds the true curve, the light band a new observation "
         f"that is no outlier, each with 95 % probability.{ordinary}{beyond(rows.observed, y_range)}"
-        f"{_outside(every, x_range)}{thinned}"
+        f"{beyond(every, x_range, marked=False)}{thinned}"
     )
     panel = Panel("fit", figure, f"Fitted curve of {fit.target} against {effect.column.name}")
     return Section("fit", "The fit", words, (panel,))
@@ -196,8 +196,8 @@ def _comparison_section(fit: Fit, few: Rows, plain_expected: Numbers, thinned: s
     figure = figures.comparison_figure(few, plain_expected, fit.target, both_range)
     words = (
         "What the two models expect of each row, given all others. On the dotted line they agree; they differ where "
-        f"outliers pull the ordinary GP.{_outside(both.ravel(), both_range)}{thinned} In the table, “not flagged” "
-        "leaves out the rows that the robust GP flags, for both models."
+        f"outliers pull the ordinary GP.{beyond(both.ravel(), both_range, marked=False)}{thinned} In the table, “not "
+        "flagged” leaves out the rows that the robust GP flags, for both models."
     )
     if not converged(fit.plain):
         words += " The fit of the ordinary GP did not converge, so it may do better than shown."
@@ -235,22 +235,14 @@ def _thinned(rows: Rows, drawn: int) -> str:
     return f" Drawn are {drawn:,} of {counted(len(rows.label), 'row')}: all flagged ones and a random sample."
 
 
-def beyond(values: Numbers, frame: Range | None, noun: str = "point") -> str:
-    """A sentence on points above and below the frame, marked at its edge."""
+def beyond(values: Numbers, frame: Range | None, noun: str = "point", marked: bool = True) -> str:
+    """A sentence on points outside the frame, which may be marked at its edge."""
     count = 0 if frame is None else int(((values < frame[0]) | (values > frame[1])).sum())
     if not count:
         return ""
-    lies = "lies beyond the frame and is" if count == 1 else "lie beyond the frame and are"
-    return f" {counted(count, noun)} {lies} marked at its edge; point there to read the value."
-
-
-def _outside(values: Numbers, frame: Range | None) -> str:
-    """A sentence on points outside the frame."""
-    outside = 0 if frame is None else int(((values < frame[0]) | (values > frame[1])).sum())
-    if not outside:
-        return ""
-    verb = "lies" if outside == 1 else "lie"
-    return f" {counted(outside, 'point')} {verb} outside the frame: double-click the figure to see all."
+    lie, are = ("lies", "is") if count == 1 else ("lie", "are")
+    advice = f"beyond the frame and {are} marked at its edge; point there to read the value"
+    return f" {counted(count, noun)} {lie} {advice if marked else 'outside the frame: double-click the figure to see all'}."
 
 
 def fit_table(fit: Fit) -> str:

@@ -10,18 +10,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from rcgp.estimator.series import Forecast, RCGPSeries
 from rcgp.report.frame import LITTLE_SKILL, page_html, summary_html, verdict_of, write_page
 from rcgp.report.sections import Panel, Section, beyond, facts_of, facts_table, law_section, row_section, row_table
-from rcgp.report.series_figures import (
-    MOST_DRAWN,
-    MOST_STRETCHES,
-    Curve,
-    component_figure,
-    normal_band,
-    series_figure,
-)
+from rcgp.report.series_figures import MOST_DRAWN, MOST_STRETCHES, component_figure, series_figure
 from rcgp.report.summary import (
     Numbers,
     Positions,
@@ -78,7 +72,7 @@ class _Fit:
         return scores_of(self.rows, self.rows.flagged, float(np.median(np.sqrt(self.rows.noise))))
 
     @cached_property
-    def curve(self) -> Curve:
+    def curve(self) -> Forecast:
         """Expected value and interval at the times of all rows and at evenly spaced ones, up to the forecast."""
         clock = self.model.clock_
         own = np.unique(clock.numbers(self.times))
@@ -91,14 +85,12 @@ class _Fit:
         law = predictive_law(self.model)
         noise = np.square(self.model.noise_std(when)) / law.variance
         half = _half_widths(law, np.square(std), noise, self.coverage)
-        return Curve(when, mean, mean - half, mean + half)
+        return Forecast(when, mean, std, mean - half, mean + half)
 
-    @property
-    def ahead(self) -> Curve | None:
-        """The forecast as a curve."""
-        if self.forecast is None:
-            return None
-        return Curve(pd.Index(self.forecast.times), self.forecast.mean, self.forecast.lower, self.forecast.upper)
+    def figure(self, curve: Forecast, rows: Rows, when: pd.Index, y_range: Range | None, **options: Any) -> go.Figure:
+        """A figure of these rows, with the forecast."""
+        options |= {"target": self.target, "axis": self.axis, "coverage": self.band, "forecast": self.forecast}
+        return series_figure(curve, rows, when, y_range=y_range, **options)
 
 
 def write_series_report(path: str | os.PathLike[str], model: RCGPSeries, t: Any, y: Any, **options: Any) -> None:
@@ -142,6 +134,7 @@ def series_html(
     seen = order[~np.isnan(values[order])]
     every = series_rows(model, when, values, labels)
     place = np.cumsum(~np.isnan(values)) - 1  # of each row among those that are not missing
+    forecast = None if forecast is None else forecast._replace(times=pd.Index(forecast.times))
     fit = _Fit(model, when, values, target, time, coverage, forecast, every.take(place[seen]), when[seen])
     sections = [_series_section(fit)]
     if forecast is not None:
@@ -226,53 +219,33 @@ def _series_section(fit: _Fit) -> Section:
         words += f" Shaded are the {len(missing)} longest of {stretches:,} stretches of missing values."
     elif missing:
         words += " Missing values are shaded."
-    figure = series_figure(
-        curve,
-        rows,
-        fit.when,
-        target=fit.target,
-        axis=fit.axis,
-        coverage=fit.band,
-        y_range=y_range,
-        forecast=fit.ahead,
-        missing=missing,
-    )
+    figure = fit.figure(curve, rows, fit.when, y_range, missing=missing)
     panel = Panel("fit", figure, f"{fit.target} over time, with flagged values", size="whole tall")
     return Section("fit", "The series", words + _beyond(rows, y_range), (panel,))
 
 
 def _forecast_section(fit: _Fit) -> Section:
     """The forecast beside the end of the series, at least twice as long."""
-    ahead, clock = fit.ahead, fit.model.clock_
+    ahead, clock = fit.forecast, fit.model.clock_
     assert ahead is not None
     end = clock.numbers(ahead.times)
     before = clock.numbers(fit.when)
     recent = max(min(int(np.searchsorted(before, before[-1] - 2.0 * (end[-1] - before[-1]))), len(before) - 20), 0)
     chosen = np.arange(recent, len(before))
     grid = clock.numbers(fit.curve.times)
-    curve = fit.curve.between(int(np.searchsorted(grid, before[recent])))
-    rows = fit.rows.take(chosen)
+    first = int(np.searchsorted(grid, before[recent]))
+    curve, rows = Forecast(*(part[first:] for part in fit.curve)), fit.rows.take(chosen)
     y_range = _frame(fit, rows)
-    figure = series_figure(
-        curve,
-        rows,
-        fit.when[chosen],
-        target=fit.target,
-        axis=fit.axis,
-        coverage=fit.band,
-        y_range=y_range,
-        forecast=ahead,
-        slider=False,
-    )
+    figure = fit.figure(curve, rows, fit.when[chosen], y_range, slider=False)
     count, step = len(end), float(end[0] - before[-1]) if len(end) == 1 else float(end[1] - end[0])
     last = times(ahead.times)[-1]
     words = (
         f"{counted(count, 'step')} of {gap_text(fit.model, step)}, to {for_html(last)}. The band holds a new value "
         f"that is no outlier with {fit.band} probability.{_beyond(rows, y_range)}"
     )
-    lines = [("expected", [number(ahead.mean[0]), number(ahead.mean[-1])])]
-    lines.append((f"{fit.band} interval, lower end", [number(ahead.lower[0]), number(ahead.lower[-1])]))
-    lines.append((f"{fit.band} interval, upper end", [number(ahead.upper[0]), number(ahead.upper[-1])]))
+    ends = {"lower end": ahead.lower, "upper end": ahead.upper}
+    parts = {"expected": ahead.mean, **{f"{fit.band} interval, {end}": y for end, y in ends.items()}}
+    lines = [(name, [number(y[0]), number(y[-1])]) for name, y in parts.items()]
     table = facts_table(["", "first step", "last step"], lines)
     return Section("forecast", "The forecast", words, (Panel("forecast", figure, f"Forecast of {fit.target}"),), table)
 
@@ -288,13 +261,12 @@ def _component_section(fit: _Fit) -> Section:
         if part.name == "level" and np.ptp(part.mean) <= 1e-9 * np.abs(part.mean).max():
             words = f" The level is {number(float(part.mean[0]))} throughout."
             continue
-        shape, cut = normal_band(curve.times, part.mean, part.std), ""
+        when, cut = curve.times, ""
         length = clock.length(periods[part.name], "period") if part.name in periods else np.inf
         if grid[-1] - grid[0] > _MOST_CYCLES * length:
             when = clock.times(grid[-1] - _LAST_CYCLES * length * np.linspace(1.0, 0.0, _EVEN + 1))
-            last = fit.model.components(when)[i]
-            shape, cut = normal_band(pd.Index(when), last.mean, last.std), ", last four cycles"
-        figure = component_figure(shape, part.name, cut, fit.target)
+            part, cut = fit.model.components(when)[i], ", last four cycles"
+        figure = component_figure(when, part.mean, part.std, part.name, cut, fit.target)
         panels.append(Panel(f"component-{i}", figure, f"Component {part.name}{cut}", size="strip"))
     words = f"The expected value is the sum of these parts, each with its 95 % band and on its own scale.{words}"
     table = facts_table(["component", "lowest", "highest"], lines)
