@@ -19,24 +19,14 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from rcgp.report.sections import Panel, Section
-from rcgp.report.summary import Fit, Rows, Scores, converged
+from rcgp.report.summary import Rows, Scores, converged, skill_of
 from rcgp.report.text import counted, for_html, percent
 from rcgp.saving import write_atomically
 
-__all__ = [
-    "GRADES",
-    "LITTLE_SKILL",
-    "grade_of",
-    "page_html",
-    "sections_html",
-    "summary_html",
-    "verdict_of",
-    "weak_of",
-    "write_page",
-]
+__all__ = ["GRADES", "grade_of", "page_html", "sections_html", "summary_html", "verdict_of", "write_page"]
 
 #: Features that save less than this share of a constant's error hardly predict the target.
-LITTLE_SKILL = 0.1
+_LITTLE_SKILL = 0.1
 #: Headlines, from good to bad.
 GRADES = ("No sign of trouble", "Read this fit with care", "Do not rely on this fit yet")
 #: Tolerated shortfall of the coverage of 95 % intervals: this, or two standard errors if that is more.
@@ -93,14 +83,14 @@ def summary_html(
     return f"<h1>{headline}</h1><p class=verdict>{reasons}</p>{box}<p class=lead>{lead}</p><dl>{items}</dl>"
 
 
-def verdict_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[str, str]:
+def verdict_of(model: Any, rows: Rows, scores: Scores, weak: str) -> tuple[str, str]:
     """A headline, whether to trust the fit and how many rows are flagged, and the reasons.
 
     Args:
         model: the fitted estimator, with its doubts.
         rows: the rows that it was fitted to.
         scores: of the model on these rows.
-        weak: a sentence if the model predicts hardly better than a constant.
+        weak: the reason to give if the model predicts hardly better than a constant.
     """
     flagged, n = int(rows.flagged.sum()), len(rows.label)
     grade, reasons = grade_of(model, rows, scores, weak)
@@ -112,7 +102,7 @@ def verdict_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[
     return f"{GRADES[grade]}; {tail}", " ".join(reasons)
 
 
-def grade_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[int, list[str]]:
+def grade_of(model: Any, rows: Rows, scores: Scores, weak: str) -> tuple[int, list[str]]:
     """How far to trust a fit, a position in :data:`GRADES`, and the reasons. Arguments as for :func:`verdict_of`."""
     flagged, n, doubts = int(rows.flagged.sum()), len(rows.label), len(model.doubts_)
     covered, settled = scores.coverage_kept, converged(model)
@@ -121,7 +111,7 @@ def grade_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[in
         reasons.append("The fit did not converge, so every number below may change: allow more iterations or restarts.")
     if doubts:
         reasons.append(f"{'A doubt is' if doubts == 1 else f'{doubts} doubts are'} listed below.")
-    if weak:
+    if skill_of(rows, scores) < _LITTLE_SKILL:
         reasons.append(weak)
     within = f"{percent(covered)} of the rows that are not flagged lie in their 95 % interval."
     if flagged == n:
@@ -132,12 +122,6 @@ def grade_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[in
         return (1 if settled else 2), reasons
     start = "Its hyperparameters were given" if getattr(model, "fit_report_", None) is None else "It converged"
     return 0, [f"{start}, there are no doubts about the noise law, and {within}"]
-
-
-def weak_of(fit: Fit) -> str:
-    """A sentence if the features hardly predict the target; else empty."""
-    weak = f"The features hardly predict {fit.target}: a constant would do nearly as well."
-    return weak if fit.skill < LITTLE_SKILL else ""
 
 
 def sections_html(sections: Iterable[Section]) -> str:

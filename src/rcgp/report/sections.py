@@ -242,7 +242,8 @@ def beyond(values: Numbers, frame: Range | None, noun: str = "point", marked: bo
         return ""
     lie, are = ("lies", "is") if count == 1 else ("lie", "are")
     advice = f"beyond the frame and {are} marked at its edge; point there to read the value"
-    return f" {counted(count, noun)} {lie} {advice if marked else 'outside the frame: double-click the figure to see all'}."
+    advice = advice if marked else "outside the frame: double-click the figure to see all"
+    return f" {counted(count, noun)} {lie} {advice}."
 
 
 def fit_table(fit: Fit) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rcgp.estimator.series import Forecast, RCGPSeries
-from rcgp.report.frame import LITTLE_SKILL, page_html, summary_html, verdict_of, write_page
+from rcgp.report.frame import page_html, summary_html, verdict_of, write_page
 from rcgp.report.sections import Panel, Section, beyond, facts_of, facts_table, law_section, row_section, row_table
 from rcgp.report.series_figures import MOST_DRAWN, MOST_STRETCHES, component_figure, series_figure
 from rcgp.report.summary import (
@@ -26,12 +26,11 @@ from rcgp.report.summary import (
     half_widths,
     listed_rows,
     predictive_law,
+    rows_of,
     scores_of,
-    skill_of,
 )
 from rcgp.report.text import counted, for_html, number, percent, times
 from rcgp.series.clock import Duration
-from rcgp.weights import NoiseLaw
 
 __all__ = ["gap_text", "series_html", "series_rows", "write_series_report"]
 
@@ -39,8 +38,6 @@ __all__ = ["gap_text", "series_html", "series_rows", "write_series_report"]
 _EVEN = 600
 #: A season with more cycles than that would be a solid block: its last four are drawn.
 _MOST_CYCLES, _LAST_CYCLES = 8, 4
-#: More half-widths are interpolated between those at this many variances, to six digits.
-_MOST_WIDTHS = 4096
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class _Fit:
         mean, std = self.model.predict(when, return_std=True)
         law = predictive_law(self.model)
         noise = np.square(self.model.noise_std(when)) / law.variance
-        half = _half_widths(law, np.square(std), noise, self.coverage)
+        half = half_widths(law, np.square(std), noise, self.coverage)
         return Forecast(when, mean, std, mean - half, mean + half)
 
     def figure(self, curve: Forecast, rows: Rows, when: pd.Index, y_range: Range | None, **options: Any) -> go.Figure:
@@ -132,10 +129,9 @@ def series_html(
         raise ValueError(f"t, y and rows must be of one length, got {len(when)}, {len(values)} and {len(labels)}")
     order = np.argsort(model.clock_.numbers(when), kind="stable")
     seen = order[~np.isnan(values[order])]
-    every = series_rows(model, when, values, labels)
-    place = np.cumsum(~np.isnan(values)) - 1  # of each row among those that are not missing
     forecast = None if forecast is None else forecast._replace(times=pd.Index(forecast.times))
-    fit = _Fit(model, when, values, target, time, coverage, forecast, every.take(place[seen]), when[seen])
+    every = rows_of(model, when, values, labels)
+    fit = _Fit(model, when, values, target, time, coverage, forecast, every.take(seen), when[seen])
     sections = [_series_section(fit)]
     if forecast is not None:
         sections.append(_forecast_section(fit))
@@ -154,14 +150,7 @@ def series_rows(model: RCGPSeries, t: Any, y: Any, labels: Sequence[object]) -> 
         labels: ``n`` names of the rows.
     """
     values = np.asarray(y, dtype=np.float64)
-    seen = np.flatnonzero(~np.isnan(values))
-    law, std = predictive_law(model), model.loo_std_[seen]
-    noise = np.square(np.minimum(model.noise_std(t)[seen], std)) / law.variance
-    half = _half_widths(law, np.maximum(np.square(std) - law.variance * noise, 0.0), noise)
-    names = ("weights", "outliers", "outlier_scores", "outlier_probability")
-    weight, flagged, score, probability = (getattr(model, f"{name}_")[seen] for name in names)
-    label = tuple(labels[int(i)] for i in seen)
-    return Rows(label, values[seen], model.loo_mean_[seen], std, weight, flagged, score, probability, noise, half)
+    return rows_of(model, t, values, tuple(labels)).take(np.flatnonzero(~np.isnan(values)))
 
 
 def gap_text(model: RCGPSeries, length: float) -> str:
@@ -172,21 +161,10 @@ def gap_text(model: RCGPSeries, length: float) -> str:
     return f"{number(value)} {unit.replace('us', 'µs')}"
 
 
-def _half_widths(law: NoiseLaw, latent: Numbers, noise: Numbers, coverage: float = 0.95) -> Numbers:
-    """:func:`half_widths`, for many rows interpolated: in units of σ they depend on the variance over σ² alone."""
-    if len(latent) <= _MOST_WIDTHS:
-        return half_widths(law, latent, noise, coverage)
-    total = 1.0 + latent / noise
-    knots = np.geomspace(total.min(), total.max(), _MOST_WIDTHS)
-    at = half_widths(law, np.maximum(knots - 1.0, 0.0), np.ones(len(knots)), coverage)
-    widths: Numbers = np.sqrt(noise) * np.interp(total, knots, at)
-    return widths
-
-
 def _summary(fit: _Fit) -> str:
     n, missing, flagged = len(fit.y), int(np.isnan(fit.y).sum()), int(fit.rows.flagged.sum())
     weak = f"Time hardly predicts {fit.target}: a constant would do nearly as well."
-    verdict = verdict_of(fit.model, fit.rows, fit.scores, weak if skill_of(fit.rows, fit.scores) < LITTLE_SKILL else "")
+    verdict = verdict_of(fit.model, fit.rows, fit.scores, weak)
     first, last = times([fit.times.min(), fit.times.max()])
     lead = (
         f"A robust Gaussian process of <strong>{for_html(fit.target)}</strong> over time, from {for_html(first)} to "
