@@ -327,7 +327,7 @@ def test_refusals_state_memory_in_gigabytes(rows, free, message, monkeypatch):
     options = fit_options(sparse=False)
     monkeypatch.setattr(resources, "available_memory", lambda: free)
     with pytest.raises(ValueError, match=message):
-        fitting._check_memory(rows, options.for_rows(rows), options)
+        fitting._check_memory(rows, np.array([rows]), options.for_rows(rows), options)
 
 
 PEAK = """

@@ -108,16 +108,12 @@ def fit(
     Example: [bold]rcgp fit houses.csv --target price --model houses.rcgp[/bold]
     """
     from rcgp.cli.results import print_doubts, print_summary
-    from rcgp.cli.several import print_outputs
     from rcgp.estimator.saved import save
 
     if model is not None:
         _check_output(model, data)
     fitted = _fit(data, options)
-    if len(options.target) > 1:
-        print_outputs(fitted, _results(), top)
-    else:
-        print_summary(fitted.targets[0], _results(), top)
+    print_summary(fitted, _results(), top)
     print_doubts(fitted.doubts, _messages())
     if model is not None:
         save(fitted.model, model, table=fitted.encoding.to_json())
@@ -171,22 +167,16 @@ def outliers(
 
     Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
     """
-    from rcgp.cli.results import outliers_json, print_doubts, print_rows, print_verdict, suspicion
-    from rcgp.cli.several import cells_json, print_verdicts, suspicious_cells
+    from rcgp.cli.results import outliers_json, print_doubts, print_rows, print_verdicts, suspicious
 
-    fitted, several = _fit(data, options), len(options.target) > 1
-    one = fitted.targets[0]
-    rows = suspicious_cells(fitted) if several else suspicion(one.model, one.y, one.expected, one.names)
+    fitted = _fit(data, options)
+    rows = suspicious(fitted)
     rows = (rows[rows["outlier"]] if only_flagged else rows).head(len(rows) if top is None else top)
     if as_json:
-        result = cells_json(fitted, rows) if several else outliers_json(one, rows)
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        typer.echo(json.dumps(outliers_json(fitted, rows), ensure_ascii=False))
     else:
         print_rows(rows, _results())
-        if several:
-            print_verdicts(fitted, _results())
-        else:
-            print_verdict(one, _results())
+        print_verdicts(fitted, _results())
     print_doubts(fitted.doubts, _messages())
 
 
@@ -242,12 +232,11 @@ def clean(
 
     Example: [bold]rcgp clean houses.csv --target price --output clean.csv --drop[/bold]
     """
-    from rcgp.cli.results import cleaned, print_doubts, write_table
-    from rcgp.cli.several import cleaned_cells, new_columns
+    from rcgp.cli.results import cleaned, new_columns, print_doubts, write_table
 
     _check_output(output, data, table=True)
     fitted = _fit(data, options, new_columns(options.target))
-    table, summary = cleaned_cells(fitted, drop) if len(options.target) > 1 else cleaned(fitted.targets[0], drop)
+    table, summary = cleaned(fitted, drop)
     write_table(table, output, fitted.table.attrs.get("separator", ","), options.decimal or ".")
     print_doubts(fitted.doubts, _messages())
     _say(summary.format(output=output))

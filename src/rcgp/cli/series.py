@@ -19,6 +19,8 @@ from rcgp.cli.follow import follow
 from rcgp.cli.options import SeriesOptions, many
 from rcgp.cli.progress import quiet_fit
 from rcgp.cli.results import (
+    error_fact,
+    noise_fact,
     number,
     optimiser_fact,
     print_columns,
@@ -176,19 +178,15 @@ def _suspicion(fitted: FittedSeries) -> pd.DataFrame:
 def _print_series(fitted: FittedSeries, console: Console, shown_rows: int) -> None:
     """The series, its leave-one-out error, its noise law, the most suspicious rows and the ends of the forecast."""
     model, rows = fitted.model, fitted.rows
-    error, zone = np.abs(rows.residual), model.clock_.zone
+    zone = model.clock_.zone
     missing = len(fitted.y) - len(rows.label)
     first, last = times([fitted.times.min(), fitted.times.max()])
-    low, middle, high = np.quantile(model.noise_std(fitted.times), [0.0, 0.5, 1.0])
-    noise = f"standard deviation {number(middle)}"
-    if high > low * (1.0 + 1e-6):
-        noise = f"standard deviation {number(low)} to {number(high)} in time, median {number(middle)}"
     facts = (
         ("target", printable(fitted.y.name)),
         ("rows", f"{many(len(fitted.y))}, {many(missing)} without a value" if missing else many(len(fitted.y))),
         ("span", f"{first} to {last}{f' ({zone})' if zone else ''}, typical gap {gap_text(model, typical_gap(model))}"),
-        ("noise", noise),
-        ("leave-one-out error", f"absolute: median {number(float(np.median(error)))}, mean {number(error.mean())}"),
+        noise_fact(model.noise_std(fitted.times), "in time"),
+        error_fact(rows.residual),
         *verdict_facts(model, rows),
         optimiser_fact(model),
     )
