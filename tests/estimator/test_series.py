@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 import rcgp
 from marks import slow
@@ -220,7 +221,8 @@ def test_a_saved_model_is_the_same_to_the_bit(which, request, tmp_path):
 def test_scikit_learns_conventions(simple):
     copied = clone(simple)
     assert copied.get_params() == simple.get_params()
-    assert not copied.__sklearn_is_fitted__()
+    with pytest.raises(NotFittedError):
+        copied.predict([0.0])
     kernel = ScaleKernel(MaternKernel(nu=2.5))
     model = RCGPSeries(kernel=kernel, max_iter=30).fit(*make_numbers())
     assert model.kernel is kernel

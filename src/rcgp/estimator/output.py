@@ -35,6 +35,7 @@ __all__ = [
     "ROW_ATTRIBUTES",
     "NoiseLawWarning",
     "Output",
+    "OutputsMixin",
     "RowDiagnosis",
     "build_model",
     "diagnosed",
@@ -42,6 +43,7 @@ __all__ = [
     "fit_output",
     "given_prior",
     "lengthscales",
+    "only",
     "set_noise",
     "warn",
     "warn_of_absurd_input",
@@ -103,6 +105,64 @@ class Output:
     law: NoiseLaw
     doubts: tuple[str, ...]
     rows: RowDiagnosis
+
+
+class OutputsMixin:
+    """Fitted attributes and predictions of one output or several, each with its model."""
+
+    n_outputs_: int
+    _outputs: Sequence[Any]
+    _inputs: Callable[[Any], Tensor]
+
+    def _set_outputs(self, outputs: Sequence[Output]) -> None:
+        """Set the attributes that each output has; with one output they have no axis for outputs."""
+        self.n_outputs_, self._outputs = len(outputs), [output.model for output in outputs]
+        for name in ROW_ATTRIBUTES:
+            setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
+        self.noise_law_ = only([output.law for output in outputs])
+        self.doubts_ = only([output.doubts for output in outputs])
+        self.noise_variance_ = only([model.noise.item() for model in self._outputs])
+
+    def _predict(self, X: Any, return_std: bool, return_cov: bool, include_noise: bool) -> Any:
+        inputs = self._inputs(X)
+        with torch.no_grad():
+            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self._outputs]
+            mean = self._stack([posterior.mean for posterior in posteriors])
+            if return_std:
+                return mean, self._stack([posterior.stddev for posterior in posteriors])
+            if return_cov:
+                return mean, self._stack([posterior.covariance_matrix for posterior in posteriors])
+        return mean
+
+    def _quantiles(self, X: Any, levels: Array) -> list[Array]:
+        wanted, parts = torch.from_numpy(levels), []
+        for model, (mean, variance, noise) in zip(self._outputs, self._moments(self._inputs(X)), strict=True):
+            deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
+            parts.append(mean.unsqueeze(-1) + deviation)
+        quantiles = self._stack(parts)
+        return [quantiles[:, i] for i in range(len(levels))]
+
+    def _noise_std(self, X: Any) -> Array:
+        inputs = self._inputs(X)
+        return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._outputs])
+
+    def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Mean and variance of f, and the squared scale of the noise law, for each output."""
+        with torch.no_grad():
+            for model in self._outputs:
+                posterior = model.posterior(inputs)
+                yield posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(inputs)
+
+    def _stack(self, outputs: Sequence[Any], axis: int = -1) -> NDArray[Any]:
+        """Results of all outputs along an axis; the result itself if there is one output."""
+        return np.asarray(outputs[0]) if self.n_outputs_ == 1 else np.stack(outputs, axis=axis)
+
+
+def only(values: list[Any]) -> Any:
+    """The value itself if there is one; several floats as an array."""
+    if len(values) == 1:
+        return values[0]
+    return np.array(values) if isinstance(values[0], float) else values
 
 
 def fit_output(

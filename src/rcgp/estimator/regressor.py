@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,16 @@ from rcgp.estimator.base import (
     with_nan,
 )
 from rcgp.estimator.joint import OutputOf, fit_joint
-from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis, fit_output, lengthscales, warn
+from rcgp.estimator.output import (
+    ROW_ATTRIBUTES,
+    Output,
+    OutputsMixin,
+    RowDiagnosis,
+    fit_output,
+    lengthscales,
+    only,
+    warn,
+)
 from rcgp.models import RCGP, MultiOutputRCGP
 
 __all__ = ["RCGPRegressor"]
@@ -33,7 +42,7 @@ __all__ = ["RCGPRegressor"]
 Array = NDArray[np.float64]
 
 
-class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
+class RCGPRegressor(OutputsMixin, MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     """Gaussian process regression that outliers cannot break.
 
     The noise may be normal, heavy-tailed or have outliers: the model learns the noise law, and weights each observation
@@ -149,7 +158,6 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     """
 
     models_: list[RCGP]
-    _outputs: list[RCGP | OutputOf]
 
     def __init__(
         self,
@@ -316,58 +324,26 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
         super()._check_parameters()
         check_choice(self.outputs, ("independent", "correlated"), "outputs")
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "models_")
-
     def _set_fitted(self, outputs: Sequence[Output], names: list[str] | None = None) -> None:
         """Set the fitted attributes; with one output they have no axis for outputs."""
-        self.n_outputs_, self.output_names_ = len(outputs), names
+        self._set_outputs(outputs)
+        self.output_names_ = names
         self.__dict__.pop("output_correlation_", None)  # of an earlier fit
-        self._outputs = [output.model for output in outputs]
-        d = self.n_features_in_
-        for name in ROW_ATTRIBUTES:
-            setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
-        self.noise_law_ = self._per_output([output.law for output in outputs])
-        self.doubts_ = self._per_output([output.doubts for output in outputs])
-        self.noise_variance_ = self._per_output([model.noise.item() for model in self._outputs])
         reports = [output.report for output in outputs]
         self.models_ = [model for model in self._outputs if isinstance(model, RCGP)]
         if self._joint is not None:
             self.models_, reports = [self._joint], reports[:1]
             self.output_correlation_ = self._joint.output_correlation.numpy()
-        self.kernel_ = _only([model.kernel for model in self.models_])
-        self.lengthscales_ = _only([lengthscales(model.kernel, d) for model in self.models_])
-        self.fit_report_ = _only(reports)
-        self.n_iter_ = _only([report.iterations for report in reports])
+        self.kernel_ = only([model.kernel for model in self.models_])
+        self.lengthscales_ = only([lengthscales(model.kernel, self.n_features_in_) for model in self.models_])
+        self.fit_report_ = only(reports)
+        self.n_iter_ = only([report.iterations for report in reports])
 
     @property
     def _joint(self) -> MultiOutputRCGP | None:
         """The model of all outputs, if there is one."""
         first = self._outputs[0]
         return first.joint if isinstance(first, OutputOf) else None
-
-    def _predict(self, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool) -> Any:
-        inputs = self._inputs(X)
-        with torch.no_grad():
-            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self._outputs]
-            mean = self._stack([posterior.mean for posterior in posteriors])
-            if return_std:
-                return mean, self._stack([posterior.stddev for posterior in posteriors])
-            if return_cov:
-                return mean, self._stack([posterior.covariance_matrix for posterior in posteriors])
-        return mean
-
-    def _quantiles(self, X: ArrayLike, levels: Array) -> list[Array]:
-        wanted, parts = torch.from_numpy(levels), []
-        for model, (mean, variance, noise) in zip(self._outputs, self._moments(self._inputs(X)), strict=True):
-            deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
-            parts.append(mean.unsqueeze(-1) + deviation)
-        quantiles = self._stack(parts)
-        return [quantiles[:, i] for i in range(len(levels))]
-
-    def _noise_std(self, X: ArrayLike) -> Array:
-        inputs = self._inputs(X)
-        return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._outputs])
 
     def _log_density(self, inputs: Tensor, targets: Tensor, outliers: bool) -> Array:
         each = zip(self._outputs, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
@@ -377,25 +353,3 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
                 for m, y, (mean, variance, noise) in each
             ]
         )
-
-    def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Mean and variance of f, and the squared scale of the noise law, for each output."""
-        with torch.no_grad():
-            for model in self._outputs:
-                posterior = model.posterior(inputs)
-                yield posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(inputs)
-
-    def _stack(self, outputs: Sequence[Any], axis: int = -1) -> NDArray[Any]:
-        """Results of all outputs along an axis; the result itself if there is one output."""
-        return np.asarray(outputs[0]) if self.n_outputs_ == 1 else np.stack(outputs, axis=axis)
-
-    def _per_output(self, values: list[Any]) -> Any:
-        """The value itself for one output; an array of floats, or a list, for several."""
-        if self.n_outputs_ == 1:
-            return values[0]
-        return np.array(values) if isinstance(values[0], float) else values
-
-
-def _only(values: list[Any]) -> Any:
-    """The value itself where there is one model."""
-    return values[0] if len(values) == 1 else values

@@ -51,7 +51,7 @@ def save(estimator: Any, path: str | os.PathLike[str], table: dict[str, Any] | N
         SavedModelError: naming the part that cannot be saved because it is code (a function as mean, a kernel or
             weight class of one's own), or why the file cannot be written. Nothing is written then.
     """
-    if not estimator.__sklearn_is_fitted__():
+    if not hasattr(estimator, "fit_report_"):
         raise SavedModelError("the model is not fitted yet: call fit before save")
     write_archive(path, *_contents(estimator, table))
 
