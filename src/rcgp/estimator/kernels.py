@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,10 +44,6 @@ class Noise:
 
     def __mul__(self, other: Noise) -> Noise:
         return Noise(self.variance * other.variance, self.low * other.low, self.high * other.high)
-
-    def scaled(self, factor: float) -> Noise:
-        """The noise in other units: every variance times the factor."""
-        return self * Noise(factor, factor, factor)
 
 
 class _Part(NamedTuple):
@@ -92,7 +88,7 @@ def _translate(kernel: sk.Kernel, d: int) -> _Part:
             f"kernel {kernel} ({type(kernel).__name__}) has no GPyTorch counterpart here; known are {KNOWN}. "
             "Give a GPyTorch kernel instead"
         )
-    return _Part(_LEAVES[type(kernel)](kernel, d), None)
+    return _Part(_leaf(kernel, d), None)
 
 
 def _sum(terms: Sequence[Any]) -> Any:
@@ -118,60 +114,48 @@ def _product(kernel: sk.Product, d: int) -> _Part:
     return _Part(first.kernel * part.kernel, None)
 
 
-def _rbf(kernel: sk.RBF | sk.Matern, d: int) -> gpytorch.kernels.Kernel:
-    return _with_lengthscale(gpytorch.kernels.RBFKernel, kernel, d)
+# GPyTorch's class for each of scikit-learn's, and its parameters: name there, scikit-learn's name, and the power of it.
+_LENGTHSCALE = ("lengthscale", "length_scale", 1)
+_LEAVES: dict[type, tuple[Any, tuple[tuple[str, str, int], ...]]] = {
+    sk.RBF: (gpytorch.kernels.RBFKernel, (_LENGTHSCALE,)),
+    sk.Matern: (gpytorch.kernels.MaternKernel, (_LENGTHSCALE,)),
+    sk.RationalQuadratic: (gpytorch.kernels.RQKernel, (_LENGTHSCALE, ("alpha", "alpha", 1))),
+    sk.ExpSineSquared: (
+        gpytorch.kernels.PeriodicKernel,
+        (("period_length", "periodicity", 1), ("lengthscale", "length_scale", 2)),
+    ),
+    sk.DotProduct: (gpytorch.kernels.ConstantKernel, (("constant", "sigma_0", 2),)),  # to which x·x' is added
+    sk.ConstantKernel: (gpytorch.kernels.ConstantKernel, (("constant", "constant_value", 1),)),
+}
 
 
-def _matern(kernel: sk.Matern, d: int) -> gpytorch.kernels.Kernel:
-    if kernel.nu == np.inf:
-        return _rbf(kernel, d)
-    if kernel.nu not in (0.5, 1.5, 2.5):
-        raise ValueError(f"kernel {kernel}: nu must be 0.5, 1.5, 2.5 or inf, which GPyTorch has, got {kernel.nu:g}")
-    return _with_lengthscale(lambda **named: gpytorch.kernels.MaternKernel(nu=kernel.nu, **named), kernel, d)
-
-
-def _rational_quadratic(kernel: sk.RationalQuadratic, d: int) -> gpytorch.kernels.Kernel:
-    return _set(_with_lengthscale(gpytorch.kernels.RQKernel, kernel, d), "alpha", kernel.alpha, kernel.alpha_bounds)
-
-
-def _periodic(kernel: sk.ExpSineSquared, d: int) -> gpytorch.kernels.Kernel:
-    if d != 1:
+def _leaf(kernel: sk.Kernel, d: int) -> gpytorch.kernels.Kernel:
+    """A kernel that is neither a sum nor a product nor noise."""
+    cls, parameters = _LEAVES[type(kernel)]
+    options: dict[str, Any] = {}
+    if isinstance(kernel, sk.ExpSineSquared) and d != 1:
         raise ValueError(
             f"kernel {kernel}: scikit-learn's ExpSineSquared takes the sine of a distance, GPyTorch's PeriodicKernel "
             f"one of each difference; they agree for one feature only, and the data have {d}. Give a GPyTorch kernel"
         )
-    periodic = _set(gpytorch.kernels.PeriodicKernel(), "period_length", kernel.periodicity, kernel.periodicity_bounds)
-    # GPyTorch's lengthscale of a periodic kernel is scikit-learn's squared.
-    return _set(periodic, "lengthscale", kernel.length_scale, kernel.length_scale_bounds, power=2)
-
-
-def _dot_product(kernel: sk.DotProduct, d: int) -> gpytorch.kernels.Kernel:
-    linear = _set(gpytorch.kernels.LinearKernel(), "variance", 1.0, "fixed")
-    return linear + _set(gpytorch.kernels.ConstantKernel(), "constant", kernel.sigma_0, kernel.sigma_0_bounds, power=2)
-
-
-def _constant(kernel: sk.ConstantKernel, d: int) -> gpytorch.kernels.Kernel:
-    value, bounds = kernel.constant_value, kernel.constant_value_bounds
-    return _set(gpytorch.kernels.ConstantKernel(), "constant", value, bounds)
-
-
-_LEAVES: dict[type, Callable[[Any, int], gpytorch.kernels.Kernel]] = {
-    sk.RBF: _rbf,
-    sk.Matern: _matern,
-    sk.RationalQuadratic: _rational_quadratic,
-    sk.ExpSineSquared: _periodic,
-    sk.DotProduct: _dot_product,
-    sk.ConstantKernel: _constant,
-}
-
-
-def _with_lengthscale(make: Callable[..., Any], kernel: Any, d: int) -> gpytorch.kernels.Kernel:
-    """A stationary kernel with one lengthscale, or one for each feature, as the given kernel has."""
-    lengthscale = np.atleast_1d(kernel.length_scale)
-    if lengthscale.size not in (1, d):
-        raise ValueError(f"kernel {kernel} has {lengthscale.size} length scales, the data have {d} features")
-    translated = make(ard_num_dims=lengthscale.size if lengthscale.size > 1 else None)
-    return _set(translated, "lengthscale", lengthscale, kernel.length_scale_bounds)
+    if isinstance(kernel, sk.Matern) and kernel.nu == np.inf:
+        cls = gpytorch.kernels.RBFKernel
+    elif isinstance(kernel, sk.Matern):
+        if kernel.nu not in (0.5, 1.5, 2.5):
+            raise ValueError(f"kernel {kernel}: nu must be 0.5, 1.5, 2.5 or inf, which GPyTorch has, got {kernel.nu:g}")
+        options["nu"] = kernel.nu
+    if hasattr(kernel, "length_scale"):  # one, or one for each feature
+        size = np.size(kernel.length_scale)
+        if size not in (1, d):
+            raise ValueError(f"kernel {kernel} has {size} length scales, the data have {d} features")
+        if size > 1:
+            options["ard_num_dims"] = size
+    translated = cls(**options)
+    for name, given, power in parameters:
+        _set(translated, name, getattr(kernel, given), getattr(kernel, f"{given}_bounds"), power)
+    if isinstance(kernel, sk.DotProduct):
+        return _set(gpytorch.kernels.LinearKernel(), "variance", 1.0, "fixed") + translated
+    return translated
 
 
 def _set(

@@ -79,7 +79,8 @@ def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Modul
 def _assemble(description: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
     """The module, or any error."""
     reader = _Reader(tensors)
-    module = reader.module(description, "")
+    with torch.random.fork_rng(devices=[]):  # some constructors draw random numbers
+        module = reader.module(description, "")
     if reader.unused:
         raise SavedModelError(f"nothing in it uses the tensor {min(reader.unused)!r}")
     surplus = itertools.islice(module.named_modules(remove_duplicate=False), _MOST_PARTS, None)
