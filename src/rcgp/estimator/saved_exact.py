@@ -26,7 +26,6 @@ from rcgp.estimator.saved_parts import (
     collect,
     describe_local_noise,
     finite,
-    local_noises,
     rebuild_law,
     rebuild_local_noise,
     rebuild_part,
@@ -145,8 +144,7 @@ def _check_exact(estimator: Any, d: int) -> None:
         for own, weight in zip(model.output_rows(), model.output_weights(), strict=True):
             if isinstance(weight, LawWeight):
                 _check_law_weight(weight, len(model.train_y[own]))
-        for local in local_noises(model.local_noise):
-            check_local_noise(local, d)
+        check_local_noise(model.local_noise, d)
     check_rows(estimator, rows)
 
 

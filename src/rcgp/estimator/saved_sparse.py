@@ -22,7 +22,6 @@ from rcgp.estimator.saved_parts import (
     collect,
     describe_local_noise,
     finite,
-    local_noises,
     rebuild_law,
     rebuild_local_noise,
     rebuild_part,
@@ -116,8 +115,7 @@ def _check_sparse(diagnose: Diagnose, d: int) -> None:
     shapes = [(prior.Z, (m, d)), (prior.L, (m, m)), *((variance, ()) for variance in variances)]
     for posterior in posteriors:
         shapes += [(posterior.L_B, (m, m)), (posterior.root, (m,)), (posterior.alpha, (m,))]
-    for local in local_noises(prior.local_noise):
-        check_local_noise(local, d)
+    check_local_noise(prior.local_noise, d)
     require(m > 0 and all(tensor.shape == shape for tensor, shape in shapes), "its data do not fit together")
     numbers = [*(tensor for tensor, _ in shapes), *prior.kernel.parameters(), *prior.prior_mean.parameters()]
     require(finite(numbers, torch.float64), "a hyperparameter is not a finite number")

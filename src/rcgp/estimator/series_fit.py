@@ -25,13 +25,9 @@ _COARSE = 0.02
 def fit_column(
     settings: SeriesSettings, periods: Sequence[Any], t: Array, y: Array, precision: Array | None, progress: Any
 ) -> Output:
-    """Fit the model of one column, and judge its rows.
+    """Fit the model of one column, y, which is NaN where a value is missing, and judge its rows.
 
-    Args:
-        settings: how to fit.
-        periods: its periods as the user wrote them.
-        t, y, precision: ``n`` times, values, NaN where one is missing, and sample weights.
-        progress: as for :func:`rcgp.fit_robust`.
+    ``periods`` are as the user wrote them, and ``precision`` holds sample weights.
     """
     model, report, stuck = settings.fit(t, y, precision, progress)
     rows, loo = judge_rows(model, learn=not settings.learned), model.leave_one_out()
