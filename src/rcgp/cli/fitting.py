@@ -221,22 +221,12 @@ def _predicted(model: BaseRegressor, inputs: Any, log: bool) -> dict[str, NDArra
     """The columns of predictions of one target, in its units."""
     mean, std = model.predict(inputs, return_std=True, include_noise=True)
     lower, upper = model.predict_interval(inputs)
-    predicted = {"mean": mean, "std": std, "lower": lower, "upper": upper}
-    return _from_logarithm(predicted) if log else predicted
-
-
-def _from_logarithm(predicted: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    """Predictions of a logarithm in the units of the target: moments of a lognormal variable, and its median."""
+    if not log:
+        return {"mean": mean, "std": std, "lower": lower, "upper": upper}
     with np.errstate(over="ignore", invalid="ignore"):
-        variance = predicted["std"] ** 2
-        mean = np.exp(predicted["mean"] + variance / 2)
-        return {
-            "mean": mean,
-            "std": mean * np.sqrt(np.expm1(variance)),
-            "lower": np.exp(predicted["lower"]),
-            "upper": np.exp(predicted["upper"]),
-            "median": np.exp(predicted["mean"]),
-        }
+        lower, upper, median = np.exp(lower), np.exp(upper), np.exp(mean)
+        mean = np.exp(mean + std**2 / 2)  # moments of a lognormal variable
+        return {"mean": mean, "std": mean * np.sqrt(np.expm1(std**2)), "lower": lower, "upper": upper, "median": median}
 
 
 def _columns_of(model: BaseRegressor, table: pd.DataFrame) -> Encoding:
@@ -334,23 +324,18 @@ def _check_logarithms(Y: pd.DataFrame) -> None:
 
 def _skew_notices(Y: pd.DataFrame) -> list[str]:
     """Suggest --log if every target is positive with a long upper tail that its logarithm does not have."""
-    notices = [notice for name in Y.columns for notice in _skew_notice(Y[name].dropna())]
-    return notices if len(notices) == Y.shape[1] else []
-
-
-def _skew_notice(y: pd.Series[float]) -> list[str]:
-    if len(y) < _SKEW_ROWS or y.min() <= 0:
-        return []
-    low, middle, high = (float(value) for value in np.quantile(y, [0.05, 0.5, 0.95]))
-    if high - middle < _SKEWED * (middle - low):
-        return []
-    tails = (math.log(high / middle), math.log(middle / low))
-    if max(tails) > 2 * min(tails):
-        return []
-    return [
-        f"the target {str(y.name)!r} is positive and strongly skewed: 50 % of it is below {middle:.4g} and 5 % above "
-        f"{high:.4g}; --log may fit better"
-    ]
+    notices = []
+    for name in Y.columns:
+        y = Y[name].dropna()
+        if len(y) < _SKEW_ROWS or y.min() <= 0:
+            return []
+        low, middle, high = (float(value) for value in np.quantile(y, [0.05, 0.5, 0.95]))
+        tails = (math.log(high / middle), math.log(middle / low))
+        if high - middle < _SKEWED * (middle - low) or max(tails) > 2 * min(tails):
+            return []
+        where = f"50 % of it is below {middle:.4g} and 5 % above {high:.4g}"
+        notices.append(f"the target {str(name)!r} is positive and strongly skewed: {where}; --log may fit better")
+    return notices
 
 
 def _fit_notices(fitted: FittedTable, choice: Choice, options: Options) -> list[str]:

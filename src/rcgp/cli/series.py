@@ -45,19 +45,16 @@ __all__ = ["FittedSeries", "run_series"]
 
 #: A longer forecast is a mistake, such as a year of steps of a second.
 _MOST_STEPS = 1_000_000
+_STEPS_SHOWN = 10
 
 
 @dataclass(frozen=True)
 class FittedSeries:
-    """A fitted series of one target.
+    """A fitted series of one target, with notices for the user.
 
     Attributes:
-        model: the fitted model.
-        times: ``n`` times.
         y: ``n`` values, NaN where one is missing, with the numbers of their rows.
         rows: those that are not missing, as the model sees them.
-        forecast: predictions beyond the last time, or none.
-        notices: sentences for the user about the table.
     """
 
     model: RCGPSeries
@@ -199,11 +196,11 @@ def _print_series(fitted: FittedSeries, console: Console, shown_rows: int) -> No
     console.print()
 
 
-def _print_forecast(forecast: Forecast, console: Console, most: int = 10) -> None:
+def _print_forecast(forecast: Forecast, console: Console) -> None:
     """The forecast; of a long one evenly spaced steps."""
     count = len(forecast.mean)
-    chosen = np.unique(np.linspace(0, count - 1, most).round().astype(int))
-    some = "" if count <= most else f", {len(chosen)} of its {many(count)} steps"
+    chosen = np.unique(np.linspace(0, count - 1, _STEPS_SHOWN).round().astype(int))
+    some = "" if count <= _STEPS_SHOWN else f", {len(chosen)} of its {many(count)} steps"
     console.print(f"\nForecast{some}:")
     lines = [["time", "expected", "lower", "upper"]]
     for i, text in zip(chosen, np.array(times(forecast.times))[chosen], strict=True):
@@ -214,7 +211,8 @@ def _print_forecast(forecast: Forecast, console: Console, most: int = 10) -> Non
 def _as_json(fitted: FittedSeries, top: int) -> dict[str, Any]:
     """A fitted series as JSON: all flagged rows, and further suspicious ones up to ``top``."""
     model, rows = fitted.model, _suspicion(fitted)
-    listed = rows.head(max(top, int(model.outliers_.sum()))).assign(time=lambda some: _moments(fitted, some["row"]))
+    listed = rows.head(max(top, int(model.outliers_.sum())))
+    listed = listed.assign(time=_iso(fitted.times[fitted.y.index.get_indexer(pd.Index(listed["row"]))]))
     ahead = fitted.forecast
     steps = [] if ahead is None else zip(_iso(pd.Index(ahead.times)), *map(np.ndarray.tolist, ahead[1:]), strict=True)
     first, last = _iso(pd.Index([fitted.times.min(), fitted.times.max()]))
@@ -231,11 +229,6 @@ def _as_json(fitted: FittedSeries, top: int) -> dict[str, Any]:
         "forecast": [dict(zip(("time", *Forecast._fields[1:]), step, strict=True)) for step in steps],
         "notices": fitted.notices,
     }
-
-
-def _moments(fitted: FittedSeries, rows: pd.Series[Any]) -> list[Any]:
-    """The times of rows as JSON."""
-    return _iso(fitted.times[fitted.y.index.get_indexer(pd.Index(rows.astype(int)))])
 
 
 def _iso(index: pd.Index) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
+from scipy.stats import norm
 
 from rcgp.report.effects import Effect
 from rcgp.report.summary import Column, Numbers, Positions, Range, Rows
@@ -121,7 +122,7 @@ def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
     # The share of v in the variance, at ten quantiles instead of all rows.
     shares = np.quantile(latent / variance, np.linspace(0.05, 0.95, 10)) if len(latent) else np.zeros(1)
     mixture = sum(
-        part * _normal_density(grid, share + (1.0 - share) * scale**2) / len(shares)
+        part * norm.pdf(grid, scale=np.sqrt(share + (1.0 - share) * scale**2)) / len(shares)
         for share in shares
         for part, scale in zip(law.unflagged.good_shares, SCALES, strict=True)
     )
@@ -129,8 +130,7 @@ def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
     figure.add_trace(_bars(edges, density, counts, "", color=WEIGHT_COLOURS[-1][1], opacity=0.55))
     curves = [("noise law", mixture, {"color": ROBUST, "width": 2.4})]
     if not law.is_normal:
-        normal = _normal_density(grid, 1.0)
-        curves.insert(0, ("normal noise", normal, {"color": REFERENCE, "width": 1.6, "dash": "dot"}))
+        curves.insert(0, ("normal noise", norm.pdf(grid), {"color": REFERENCE, "width": 1.6, "dash": "dot"}))
     for name, values, line in curves:
         figure.add_trace(go.Scatter(x=grid, y=values, mode="lines", name=name, line=line, hoverinfo="skip"))
     return figure
@@ -163,11 +163,6 @@ def correlation_figure(correlation: Numbers, names: Sequence[str]) -> go.Figure:
     labels = {"tickvals": places, "ticktext": [for_plotly(name) for name in names], "showgrid": False}
     figure.update_xaxes(**labels, side="top", ticklabeloverflow="allow")
     return figure.update_yaxes(**labels, autorange="reversed")
-
-
-def _normal_density(x: Numbers, variance: float) -> Numbers:
-    density: Numbers = np.exp(-0.5 * x**2 / variance) / np.sqrt(2.0 * np.pi * variance)
-    return density
 
 
 def _bars(edges: Numbers, heights: Numbers, counts: Any, what: str, **marker: Any) -> go.Bar:

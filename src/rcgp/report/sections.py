@@ -206,8 +206,15 @@ def _comparison_section(fit: Fit, few: Rows, plain_expected: Numbers, thinned: s
 
 
 def _row_section(fit: Fit) -> Section:
+    """The most suspicious rows with their features."""
+    chosen, further = listed_rows(fit.rows), []
+    for column in fit.columns[:_MOST_COLUMNS]:
+        values = column.values(fit.X)[chosen]
+        sorted_as = None if column.kind == "category" else values
+        further.append((column.name, [column.text(value) for value in values], sorted_as))
     more = f" The first {_MOST_COLUMNS} of {len(fit.columns)} features are shown."
-    return row_section(fit.rows, _row_table(fit), more if len(fit.columns) > _MOST_COLUMNS else "")
+    table = row_table(fit.rows.take(chosen), further)
+    return row_section(fit.rows, table, more if len(fit.columns) > _MOST_COLUMNS else "")
 
 
 def row_section(rows: Rows, table: str, more: str = "", noun: str = "row") -> Section:
@@ -300,16 +307,6 @@ def facts_table(heads: Sequence[str], lines: Iterable[tuple[str, list[str]]]) ->
         for name, cells in lines
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _row_table(fit: Fit) -> str:
-    """The most suspicious rows first, with their features."""
-    chosen, further = listed_rows(fit.rows), []
-    for column in fit.columns[:_MOST_COLUMNS]:
-        values = column.values(fit.X)[chosen]
-        sorted_as = None if column.kind == "category" else values
-        further.append((column.name, [column.text(value) for value in values], sorted_as))
-    return row_table(fit.rows.take(chosen), further)
 
 
 def row_table(rows: Rows, further: Iterable[tuple[str, Sequence[str], Numbers | None]], before: int = 0) -> str:

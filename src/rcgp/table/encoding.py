@@ -10,7 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-__all__ = ["MOST_LEVELS", "Column", "CsvFormat", "Encoding", "Kind", "TableError", "listed", "printable", "shown"]
+__all__ = [
+    "MOST_LEVELS",
+    "Column",
+    "CsvFormat",
+    "Encoding",
+    "Kind",
+    "TableError",
+    "listed",
+    "printable",
+    "repeated",
+    "shown",
+]
 
 Kind: TypeAlias = Literal["number", "date", "category"]
 
@@ -34,6 +45,11 @@ def listed(texts: Iterable[str], most: int = 10) -> str:
     every = list(texts)
     beginning = ", ".join(shown(text) for text in every[:most])
     return beginning if len(every) <= most else f"{beginning} and {len(every) - most} more"
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that occur more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def printable(text: object, longest: int | None = None) -> str:
@@ -216,5 +232,5 @@ def _check_text(text: object, what: str) -> None:
 
 def _check_distinct(texts: Sequence[str], what: str) -> None:
     """Refuse a name with two meanings, such as column ``a=b`` beside level ``b`` of column ``a``."""
-    if twice := [text for text, count in Counter(texts).items() if count > 1]:
+    if twice := repeated(texts):
         raise TableError(f"more than one of the {what} would be called {listed(twice)}: rename a column or level")

@@ -7,7 +7,6 @@ gave an encoding can be encoded, and a new one is read exactly as the training t
 from __future__ import annotations
 
 import difflib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rcgp.table.cells import Cells, named_cells
-from rcgp.table.encoding import MOST_LEVELS, Column, CsvFormat, Encoding, Kind, TableError, listed, shown
+from rcgp.table.encoding import MOST_LEVELS, Column, CsvFormat, Encoding, Kind, TableError, listed, repeated, shown
 from rcgp.table.suspicion import FEWEST_NAMES, names_rows
 
 __all__ = [
@@ -335,7 +334,7 @@ def check_columns(table: pd.DataFrame) -> None:
     odd = [str(name) for name in table.columns if not isinstance(name, str)]
     if odd:
         raise TableError(f"column names must be text, got {listed(odd)}")
-    if twice := list(table.columns[table.columns.duplicated()].unique()):
+    if twice := repeated(table.columns):
         raise TableError(f"more than one column is called {listed(twice)}: give each a name of its own")
 
 
@@ -343,7 +342,7 @@ def check_targets(names: Sequence[str]) -> None:
     """Refuse an empty list of targets, and one named twice."""
     if not names:
         raise TableError("there is no target: name a column to predict")
-    if twice := _repeated(names):
+    if twice := repeated(names):
         raise TableError(f"--target names {listed(twice)} more than once: name each column once")
 
 
@@ -380,9 +379,5 @@ def _check_features(names: list[str], targets: Sequence[str]) -> None:
         raise TableError(f"the target {shown(both[0])} cannot be one of the features as well: name other features")
     if not names:
         raise TableError(f"there is no column to predict {listed(targets)} from: the table needs at least one more")
-    if twice := _repeated(names):
+    if twice := repeated(names):
         raise TableError(f"the features name {listed(twice)} more than once: name each column once")
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]
