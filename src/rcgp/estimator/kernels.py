@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import gpytorch
 import numpy as np
 import sklearn.gaussian_process.kernels as sk
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.models.defaults import Between, above
@@ -21,29 +21,8 @@ __all__ = ["Noise", "known_kernels", "translate"]
 KNOWN = "RBF, Matern, RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel, WhiteKernel, sums and products"
 
 
-@dataclass(frozen=True)
-class Noise:
-    """The noise variance of a WhiteKernel: its initial value and its bounds, which are equal if it is fixed."""
-
-    variance: float
-    low: float
-    high: float
-
-    @classmethod
-    def within(cls, value: float, bounds: Any) -> Noise:
-        """A value with scikit-learn's bounds: a pair, or ``"fixed"``."""
-        low, high = (value, value) if isinstance(bounds, str) else np.reshape(bounds, (-1, 2))[0].tolist()
-        return cls(float(value), float(low), float(high))
-
-    @property
-    def fixed(self) -> bool:
-        return self.low == self.high
-
-    def __add__(self, other: Noise) -> Noise:
-        return Noise(self.variance + other.variance, self.low + other.low, self.high + other.high)
-
-    def __mul__(self, other: Noise) -> Noise:
-        return Noise(self.variance * other.variance, self.low * other.low, self.high * other.high)
+#: The noise variance of a WhiteKernel: its initial value and its bounds, which are equal if it is fixed.
+Noise: TypeAlias = NDArray[np.float64]
 
 
 class _Part(NamedTuple):
@@ -82,13 +61,18 @@ def _translate(kernel: sk.Kernel, d: int) -> _Part:
     if type(kernel) is sk.Product:
         return _product(kernel, d)
     if type(kernel) is sk.WhiteKernel:
-        return _Part(None, Noise.within(kernel.noise_level, kernel.noise_level_bounds))
+        return _Part(None, _within(kernel.noise_level, kernel.noise_level_bounds))
     if type(kernel) not in _LEAVES:
         raise ValueError(
             f"kernel {kernel} ({type(kernel).__name__}) has no GPyTorch counterpart here; known are {KNOWN}. "
             "Give a GPyTorch kernel instead"
         )
     return _Part(_leaf(kernel, d), None)
+
+
+def _within(value: float, bounds: Any) -> Noise:
+    """A value with scikit-learn's bounds: a pair, or ``"fixed"``."""
+    return np.array([value, *((value, value) if isinstance(bounds, str) else np.reshape(bounds, (-1, 2))[0])])
 
 
 def _sum(terms: Sequence[Any]) -> Any:
@@ -102,7 +86,7 @@ def _product(kernel: sk.Product, d: int) -> _Part:
     constant, other = (kernel.k1, kernel.k2) if type(kernel.k1) is sk.ConstantKernel else (kernel.k2, kernel.k1)
     part = _translate(other, d)
     if type(constant) is sk.ConstantKernel:
-        factor = Noise.within(constant.constant_value, constant.constant_value_bounds)
+        factor = _within(constant.constant_value, constant.constant_value_bounds)
         noise = None if part.noise is None else factor * part.noise
         scaled = None if part.kernel is None else gpytorch.kernels.ScaleKernel(part.kernel)
         if scaled is not None:

@@ -111,22 +111,26 @@ class OutputsMixin:
     """Fitted attributes and predictions of one output or several, each with its model."""
 
     n_outputs_: int
-    _outputs: Sequence[Any]
+    _outputs: Sequence[Output]
     _inputs: Callable[[Any], Tensor]
 
     def _set_outputs(self, outputs: Sequence[Output]) -> None:
         """Set the attributes that each output has; with one output they have no axis for outputs."""
-        self.n_outputs_, self._outputs = len(outputs), [output.model for output in outputs]
+        self.n_outputs_, self._outputs = len(outputs), tuple(outputs)
         for name in ROW_ATTRIBUTES:
             setattr(self, f"{name}_", self._stack([getattr(output.rows, name) for output in outputs]))
         self.noise_law_ = only([output.law for output in outputs])
         self.doubts_ = only([output.doubts for output in outputs])
-        self.noise_variance_ = only([model.noise.item() for model in self._outputs])
+        self.noise_variance_ = only([model.noise.item() for model in self._models])
+
+    @property
+    def _models(self) -> list[Any]:
+        return [output.model for output in self._outputs]
 
     def _predict(self, X: Any, return_std: bool, return_cov: bool, include_noise: bool) -> Any:
         inputs = self._inputs(X)
         with torch.no_grad():
-            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self._outputs]
+            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self._models]
             mean = self._stack([posterior.mean for posterior in posteriors])
             if return_std:
                 return mean, self._stack([posterior.stddev for posterior in posteriors])
@@ -136,7 +140,7 @@ class OutputsMixin:
 
     def _quantiles(self, X: Any, levels: Array) -> list[Array]:
         wanted, parts = torch.from_numpy(levels), []
-        for model, (mean, variance, noise) in zip(self._outputs, self._moments(self._inputs(X)), strict=True):
+        for model, (mean, variance, noise) in zip(self._models, self._moments(self._inputs(X)), strict=True):
             deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
             parts.append(mean.unsqueeze(-1) + deviation)
         quantiles = self._stack(parts)
@@ -144,12 +148,12 @@ class OutputsMixin:
 
     def _noise_std(self, X: Any) -> Array:
         inputs = self._inputs(X)
-        return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._outputs])
+        return self._stack([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._models])
 
     def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Mean and variance of f, and the squared scale of the noise law, for each output."""
         with torch.no_grad():
-            for model in self._outputs:
+            for model in self._models:
                 posterior = model.posterior(inputs)
                 yield posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(inputs)
 
@@ -239,11 +243,11 @@ def build_model(
 
 def set_noise(model: RCGP, noise: Noise, unit: Tensor) -> None:
     """Start and bounds of the noise variance as a WhiteKernel has them, in units of the outputs' squared spreads."""
-    bounds = Between(noise.low * unit, noise.high * unit)
-    model.register_constraint("raw_noise", above(0.0) if noise.fixed else bounds)
-    model.raw_noise.requires_grad_(not noise.fixed)
+    variance, low, high = noise.tolist()
+    model.register_constraint("raw_noise", above(0.0) if low == high else Between(low * unit, high * unit))
+    model.raw_noise.requires_grad_(low != high)
     with torch.no_grad():
-        model.raw_noise.copy_((noise.variance * unit).log())
+        model.raw_noise.copy_((variance * unit).log())
 
 
 def fit_model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,7 @@ from rcgp.estimator.base import (
     with_nan,
 )
 from rcgp.estimator.joint import OutputOf, fit_joint
-from rcgp.estimator.output import (
-    ROW_ATTRIBUTES,
-    Output,
-    OutputsMixin,
-    RowDiagnosis,
-    fit_output,
-    lengthscales,
-    only,
-    warn,
-)
+from rcgp.estimator.output import ROW_ATTRIBUTES, Output, OutputsMixin, fit_output, lengthscales, only, warn
 from rcgp.models import RCGP, MultiOutputRCGP
 
 __all__ = ["RCGPRegressor"]
@@ -251,7 +243,7 @@ class RCGPRegressor(OutputsMixin, MultiOutputMixin, BaseRegressor):  # type: ign
                 normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs), self.n_outputs_)))
                 joint = self._joint.posterior(inputs, observation_noise=include_noise)
                 return joint.rsample(torch.Size([n_samples]), base_samples=normal).movedim(0, -1).numpy()
-            for model in self._outputs:
+            for model in self._models:
                 normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs))))
                 posterior = model.posterior(inputs, observation_noise=include_noise)
                 samples.append(posterior.rsample(torch.Size([n_samples]), base_samples=normal).T)
@@ -312,12 +304,11 @@ class RCGPRegressor(OutputsMixin, MultiOutputMixin, BaseRegressor):  # type: ign
             raise ValueError(f"number must be below the number of outputs, {self.n_outputs_}, got {number}")
         if self.n_outputs_ == 1:
             return copy.copy(self)
-        observed = ~np.isnan(self.weights_[:, number])
-        rows = RowDiagnosis(0, *(getattr(self, f"{name}_")[observed, number] for name in ROW_ATTRIBUTES))
-        report = self.fit_report_ if self._joint is not None else self.fit_report_[number]
-        own = Output(self._outputs[number], report, self.noise_law_[number], self.doubts_[number], rows)
+        own = self._outputs[number]
+        observed = ~np.isnan(own.rows.weights)
+        rows = own.rows._replace(**{name: getattr(own.rows, name)[observed] for name in ROW_ATTRIBUTES})
         regressor = copy.copy(self)
-        regressor._set_fitted([own])
+        regressor._set_fitted([replace(own, rows=rows)])
         return regressor
 
     def _check_parameters(self) -> None:
@@ -330,7 +321,7 @@ class RCGPRegressor(OutputsMixin, MultiOutputMixin, BaseRegressor):  # type: ign
         self.output_names_ = names
         self.__dict__.pop("output_correlation_", None)  # of an earlier fit
         reports = [output.report for output in outputs]
-        self.models_ = [model for model in self._outputs if isinstance(model, RCGP)]
+        self.models_ = [model for model in self._models if isinstance(model, RCGP)]
         if self._joint is not None:
             self.models_, reports = [self._joint], reports[:1]
             self.output_correlation_ = self._joint.output_correlation.numpy()
@@ -342,11 +333,11 @@ class RCGPRegressor(OutputsMixin, MultiOutputMixin, BaseRegressor):  # type: ign
     @property
     def _joint(self) -> MultiOutputRCGP | None:
         """The model of all outputs, if there is one."""
-        first = self._outputs[0]
+        first = self._outputs[0].model
         return first.joint if isinstance(first, OutputOf) else None
 
     def _log_density(self, inputs: Tensor, targets: Tensor, outliers: bool) -> Array:
-        each = zip(self._outputs, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
+        each = zip(self._models, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
         return self._stack(
             [
                 m.noise_law.log_density(y - mean, variance, noise, y - m.mean(inputs) if outliers else None)

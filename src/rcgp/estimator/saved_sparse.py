@@ -35,6 +35,7 @@ __all__ = ["describe_sparse", "rebuild_sparse"]
 
 _FACTORS = ("L_B", "root", "alpha")  # of a posterior, beside the L that all share
 _NOISES = ("noise", "flags")  # of a Diagnose
+_PLAIN = ("report", "polished", "rows", "fitted_rows", "doubts", "trusted_spread", "unseen", "seconds")
 
 
 def describe_sparse(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -56,14 +57,7 @@ def describe_sparse(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any
         kernel=collect("kernel", describe(prior.kernel), held),
         mean=collect("mean", describe(prior.prior_mean), held),
         **describe_local_noise(prior.local_noise, held),
-        report=as_json(fitted.report),
-        polished=None if fitted.polished is None else as_json(fitted.polished),
-        rows=fitted.rows,
-        fitted_rows=fitted.fitted_rows,
-        doubts=list(fitted.doubts),
-        trusted_spread=as_json(fitted.trusted_spread),
-        unseen=as_json(fitted.unseen),
-        seconds=fitted.seconds,
+        **{name: as_json(getattr(fitted, name)) for name in _PLAIN},
     )
     return {"model": collect("model", (description, held), tensors)}
 
