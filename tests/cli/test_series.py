@@ -379,12 +379,12 @@ def test_one_time_in_the_far_future_does_not_end_the_stream(fitted):
         "2024-03-04T00:00Z",
         "2042-03-04T01:00Z",
         3,  # refused: late, or the row before it is wrong
-        2,  # taken back: two rows are against it
+        2,  # removed: two rows are against it
         "2024-03-04T03:00Z",
         "2024-03-04T04:00Z",
     ]
     assert "comes after 2042-03-04 01:00:00+00:00 in line 2" in lines[2]["error"]
-    assert "taken back: its time, 2042-03-04 01:00:00+00:00" in lines[3]["error"]
+    assert "removed: its time, 2042-03-04 01:00:00+00:00" in lines[3]["error"]
     twin = judged(fitted.model.stream(), [rows[0], *rows[3:]])
     assert [line for line in lines if "error" not in line and "2042" not in line["time"]] == twin
 
@@ -440,7 +440,7 @@ def test_without_numba_the_extra_is_named(folder):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "rcgp: 'rcgp series' needs numba; pip install \"rcgp[series]\" brings it\n"
+    assert done.stderr == "rcgp: 'rcgp series' needs numba: pip install \"rcgp[series]\"\n"
 
 
 def test_help_imports_nothing_slow():

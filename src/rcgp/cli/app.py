@@ -57,9 +57,9 @@ def run(arguments: list[str] | None = None) -> int:
         return int(done.exit_code)
     except _UsageError as error:
         sentence = error.format_message().removeprefix("Value error, ").rstrip(".").replace(": Value error,", ":")
-        return _fail(f"{sentence}; 'rcgp {name}--help' says more")
+        return _fail(f"{sentence}; see 'rcgp {name}--help'")
     except (KeyboardInterrupt, typer.Abort):
-        kept = "finished runs are kept, and the same command goes on from there"
+        kept = "finished runs are kept, and the same command continues from there"
         return _fail(f"interrupted; {kept if name == 'reproduce ' else 'nothing was written'}", _INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has closed it
         with contextlib.suppress(OSError):
@@ -69,10 +69,10 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail("there is not enough memory for a table of this size")
     except ModuleNotFoundError as error:
         if error.name == "numba":
-            return _fail("'rcgp series' needs numba; pip install \"rcgp[series]\" brings it")
+            return _fail("'rcgp series' needs numba: pip install \"rcgp[series]\"")
         if error.name == "rcgp_paper":
-            return _fail("'rcgp reproduce' needs rcgp-paper; pip install \"rcgp[paper]\" brings it")
-        return _fail(f'{error.name} is missing; pip install "rcgp[demo]" brings everything that the commands use')
+            return _fail("'rcgp reproduce' needs rcgp-paper: pip install \"rcgp[paper]\"")
+        return _fail(f'{error.name} is missing: pip install "rcgp[demo]" installs all that the commands use')
     except OSError as error:
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     except (ValueError, ArithmeticError) as error:  # a matrix that is not positive definite is an ArithmeticError
@@ -133,9 +133,10 @@ def predict(
     """Predict new rows: mean, standard deviation and 95 % interval of a new observation in each.
 
     The columns are row (its number in DATA), id if the rows have names, mean, std, lower and upper. The interval
-    follows the noise law of the model and holds a new observation that is no outlier. For a model fitted with --log,
-    results are in the units of the target, and a further column is the median. For several targets the names of these
-    columns begin with that of the target, as in price_mean. By default, tables are read as the training table was.
+    follows the noise law of the model and holds a new observation that is not an outlier. For a model fitted with
+    --log, results are in the units of the target, and a further column is the median. For several targets the names of
+    these columns begin with that of the target, as in price_mean. By default, tables are read as the training table
+    was.
 
     Example: [bold]rcgp predict houses.rcgp new.csv --output predictions.csv[/bold]
     """

@@ -97,7 +97,7 @@ class _Follower:
                 self._late = t if t >= self._earlier else math.inf
                 place = f"in line {self._line}" if self._line else "at the end of the history"
                 raise ValueError(f"times must not decrease: {when} comes after {self._stream.last_time} {place}")
-            notices = [_error(f"taken back: its time, {self._stream.last_time}, is after the next two", self._line)]
+            notices = [_error(f"removed: its time, {self._stream.last_time}, is after the next two", self._line)]
             self._stream, self._last = self._before, self._earlier
         before = self._stream.copy()
         result = self._stream.update(when, y)

@@ -112,7 +112,7 @@ def optimise_program(
             objective = functools.partial(_run, words, timeout)
             return optimise(objective, bounds, budget, maximise=maximise, seed=seed, trace=trace, progress=report)
     except KeyboardInterrupt:
-        left = "nothing was kept: give --trace next time" if trace is None else "the same command goes on from there"
+        left = "nothing was kept: give --trace next time" if trace is None else "the same command continues from there"
         console.print(f"rcgp: interrupted; {left}", markup=False, soft_wrap=True)
         raise typer.Exit(_INTERRUPTED) from None
     except EvaluationError as error:
@@ -167,7 +167,7 @@ def _run(words: Sequence[str], timeout: float | None, x: dict[str, float]) -> fl
     try:
         return float(last)
     except ValueError:
-        wrote = f"its last line is no number: {last!r}" if last else "it wrote nothing"
+        wrote = f"its last line is not a number: {last!r}" if last else "it wrote nothing"
         raise EvaluationError(f"{wrote}; {said}" if said else wrote) from None
 
 

@@ -318,7 +318,7 @@ def _print_lengthscales(X: pd.DataFrame, model: BaseRegressor, encoding: Encodin
         else:
             scale, span = number(lengthscales[j]), f"{number(low[j])} to {number(high[j])}"
         lines.append([printable(name), "–" if constant[j] else scale, span])
-    console.print("\nHow far one moves in a feature before the function changes:")
+    console.print("\nLengthscale of each feature, the distance over which the function changes:")
     print_columns(lines, console, right=(1, 2), head=True)
 
 

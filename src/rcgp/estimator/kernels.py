@@ -64,7 +64,7 @@ def _translate(kernel: sk.Kernel, d: int) -> _Part:
         return _Part(None, _within(kernel.noise_level, kernel.noise_level_bounds))
     if type(kernel) not in _LEAVES:
         raise ValueError(
-            f"kernel {kernel} ({type(kernel).__name__}) has no GPyTorch counterpart here; known are {KNOWN}. "
+            f"kernel {kernel} ({type(kernel).__name__}) has no GPyTorch counterpart here; those that have are {KNOWN}. "
             "Give a GPyTorch kernel instead"
         )
     return _Part(_leaf(kernel, d), None)

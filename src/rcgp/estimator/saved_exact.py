@@ -129,7 +129,9 @@ def _rebuild_outputs(
 
 def _build_joint(X: Tensor, y: Tensor, *, kernel: Any, mean: Any, **options: Any) -> MultiOutputRCGP:
     """A model of several outputs with inputs (x, t)."""
-    require(isinstance(kernel, CoregionKernel) and isinstance(mean, OutputMeans), "it is no model of several outputs")
+    require(
+        isinstance(kernel, CoregionKernel) and isinstance(mean, OutputMeans), "it is not a model of several outputs"
+    )
     model = MultiOutputRCGP(X[:, :-1], y, output=X[:, -1], **options)
     model.kernel, model.mean = kernel, mean
     return model

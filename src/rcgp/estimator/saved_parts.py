@@ -112,7 +112,7 @@ def rebuild_local_noise(
     description: dict[str, Any], tensors: dict[str, Tensor], place: str = "local"
 ) -> LocalFactor | None:
     if "local_timescale" in description:
-        from rcgp.series.local_noise import NoiseInTime  # which wants numba
+        from rcgp.series.local_noise import NoiseInTime  # which needs numba
 
         times, squares, counts = (tensors[f"{place}.{name}"] for name in _IN_TIME)
         return NoiseInTime(times, squares, counts, float(description["local_timescale"]))

@@ -95,7 +95,7 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
     ----------
     noise_law_, weights_, outlier_probability_, outliers_, outlier_scores_, loo_mean_, loo_std_, doubts_
         As for :class:`rcgp.RCGPRegressor`, with a value for each row of the fit, in its order. A missing value has the
-        weight and the probability NaN, and is no outlier; ``loo_mean_`` is its prediction.
+        weight and the probability NaN, and is not an outlier; ``loo_mean_`` is its prediction.
     noise_variance_, kernel_, fit_report_, n_iter_
         As for :class:`rcgp.RCGPRegressor`. Where times are dates, lengthscales and periods in the report are seconds
         that print as days, hours or minutes.
@@ -210,7 +210,7 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
         return self._predict(t, return_std, False, include_noise)
 
     def predict_quantiles(self, t: Any, q: ArrayLike) -> Array:
-        """Quantiles of new observations that are no outliers, by the noise law: a further, last axis for several q."""
+        """Quantiles of new observations that are not outliers, by the noise law: a further, last axis for several q."""
         levels = check_levels(q)
         quantiles = self._quantiles(t, np.atleast_1d(levels))
         return quantiles[0] if levels.ndim == 0 else np.stack(quantiles, axis=-1)

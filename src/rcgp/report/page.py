@@ -210,8 +210,8 @@ def _correlation(robust: Any, names: Sequence[str]) -> list[Section]:
     if not _is_joint(robust):
         return []
     words = (
-        "How far the functions of two outputs go together: 1 in step, −1 in opposite directions, 0 not at all. Where "
-        "they do, a cell of one helps to predict and to judge the other, also where that is missing."
+        "How closely the functions of two outputs follow each other: 1 in step, −1 in opposite directions, 0 not at "
+        "all. Where they do, a cell of one helps to predict and to judge the other, even if that is missing."
     )
     figure = correlation_figure(np.asarray(robust.output_correlation_), names)
     size = "half" if len(names) <= 6 else "whole"

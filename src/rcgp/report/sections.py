@@ -105,7 +105,7 @@ def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
     ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, which weights all rows equally."
     words = (
         "The line is the mean of the robust GP. The dark band holds the true curve, the light band a new observation "
-        f"that is no outlier, each with 95 % probability.{ordinary}{beyond(rows.observed, y_range)}"
+        f"that is not an outlier, each with 95 % probability.{ordinary}{beyond(rows.observed, y_range)}"
         f"{beyond(every, x_range, marked=False)}{thinned}"
     )
     panel = Panel("fit", figure, f"Fitted curve of {fit.target} against {effect.column.name}")
@@ -238,8 +238,8 @@ def row_section(rows: Rows, table: str, more: str = "", noun: str = "row") -> Se
 
 def _thinned(rows: Rows, drawn: int) -> str:
     if int(rows.flagged.sum()) > drawn:
-        return f" Drawn are the {drawn:,} most suspicious of {counted(len(rows.label), 'row')}."
-    return f" Drawn are {drawn:,} of {counted(len(rows.label), 'row')}: all flagged ones and a random sample."
+        return f" The {drawn:,} most suspicious of {counted(len(rows.label), 'row')} are drawn."
+    return f" {drawn:,} of {counted(len(rows.label), 'row')} are drawn: all flagged ones and a random sample."
 
 
 def beyond(values: Numbers, frame: Range | None, noun: str = "point", marked: bool = True) -> str:

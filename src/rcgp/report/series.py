@@ -185,7 +185,7 @@ def _series_section(fit: _Fit) -> Section:
     y_range = _frame(fit, rows)
     stretches, missing = _missing_stretches(fit)
     words = (
-        f"The line is the expected value; the band holds a value that is no outlier with {fit.band} probability. "
+        f"The line is the expected value; the band holds a value that is not an outlier with {fit.band} probability. "
         f"Drag across the figure, or move the ends of the strip below it, to look closer; double-click to see all."
     )
     if good > MOST_DRAWN or len(curve.times) > MOST_DRAWN:
@@ -194,7 +194,7 @@ def _series_section(fit: _Fit) -> Section:
             "so are those of line and band; flagged values are all drawn."
         )
     if len(missing) < stretches:
-        words += f" Shaded are the {len(missing)} longest of {stretches:,} stretches of missing values."
+        words += f" The {len(missing)} longest of {stretches:,} stretches of missing values are shaded."
     elif missing:
         words += " Missing values are shaded."
     figure = fit.figure(curve, rows, fit.when, y_range, missing=missing)
@@ -219,7 +219,7 @@ def _forecast_section(fit: _Fit) -> Section:
     last = times(ahead.times)[-1]
     words = (
         f"{counted(count, 'step')} of {gap_text(fit.model, step)}, to {for_html(last)}. The band holds a new value "
-        f"that is no outlier with {fit.band} probability.{_beyond(rows, y_range)}"
+        f"that is not an outlier with {fit.band} probability.{_beyond(rows, y_range)}"
     )
     ends = {"lower end": ahead.lower, "upper end": ahead.upper}
     parts = {"expected": ahead.mean, **{f"{fit.band} interval, {end}": y for end, y in ends.items()}}

@@ -102,7 +102,7 @@ def learn_encoding(
     notices, excluded = [], {*exclude, row_id}
     counting = _counts_rows(table, features, {*targets, *(features or ()), *excluded}, form)
     if counting is not None:
-        use = "left out, as it" if row_id else "names the rows and is no feature: it"
+        use = "left out, as it" if row_id else "names the rows and is not a feature: it"
         notices.append(f"column {shown(counting)}: {use} has no name in the file and differs in each row")
         excluded.add(counting)
     names = [name for name in table.columns if name not in targets] if features is None else list(features)
@@ -221,7 +221,7 @@ def _learn_column(cells: Cells, kind: Kind, unasked: bool) -> tuple[Column, list
             raise TableError(f"{start} {why}: leave it out")
         column = Column(cells.name, kind, tuple(sorted(pc.unique(cells.texts()).to_pylist())))
         if len(column.levels) == 1:
-            return column, [f"{start}: every value is {shown(column.levels[0])}, so it tells nothing; kept"]
+            return column, [f"{start}: every value is {shown(column.levels[0])}, so it carries no information; kept"]
         if len(column.levels) == 2:
             no, yes = (shown(level) for level in column.levels)
             return column, [f"{start}: 2 categories, read as 0 for {no} and 1 for {yes}"]
@@ -230,7 +230,7 @@ def _learn_column(cells: Cells, kind: Kind, unasked: bool) -> tuple[Column, list
     values = cells.require(kind)
     notices = [f"{start}: dates read as days since 1970-01-01"] if kind == "date" else []
     if (values == values[0]).all():
-        notices.append(f"{start}: every value is the same, so it tells nothing; kept")
+        notices.append(f"{start}: every value is the same, so it carries no information; kept")
     if kind == "number" and (codes := cells.codes()):
         look = f"although its cells look like codes ({listed(codes)})"
         notices.append(f"{start}: read as numbers, {look}; --exclude leaves it out")
@@ -298,8 +298,8 @@ def without_bad(cells: Cells, kind: Kind, notices: list[str]) -> Cells:
     if 2 * count > len(bad) - cells.values.null_count:
         cells.refuse(bad, kind)
     named = named_cells(cells.rows, cells.values, bad)
-    counts = "counts as missing, as it is" if count == 1 else "count as missing, as they are"
-    notices.append(f"column {shown(cells.name)}: {named} {counts} no {kind}")
+    counts = f"counts as missing, as it is not a {kind}" if count == 1 else f"count as missing, as they are not {kind}s"
+    notices.append(f"column {shown(cells.name)}: {named} {counts}")
     return cells.without(bad)
 
 
