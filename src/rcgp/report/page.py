@@ -15,7 +15,7 @@ import pandas as pd
 
 from rcgp.estimator.base import BaseRegressor
 from rcgp.report.figures import correlation_figure
-from rcgp.report.frame import GRADES, grade_of, page_html, sections_html, summary_html, verdict_of, write_page
+from rcgp.report.frame import GRADES, fit_summary, grade_of, page_html, sections_html, summary_html, write_page
 from rcgp.report.sections import Panel, Section, facts_table, fit_table, row_section, row_table, sections_of
 from rcgp.report.summary import MOST_DRAWN, Column, Fit, Numbers, Rows, columns_of, listed_rows, rows_of, scores_of
 from rcgp.report.text import counted, for_html, number, percent
@@ -111,23 +111,9 @@ def _fit_of(
 
 
 def _summary(fit: Fit) -> str:
-    """The verdict, the doubts, and the numbers to remember."""
-    flagged, n, features = int(fit.rows.flagged.sum()), len(fit.rows.label), len(fit.columns)
-    robust, *ordinary = fit.scores
-    verdict = verdict_of(fit.robust, fit.rows, robust, fit.weak)
-    lead = (
-        f"A robust Gaussian process predicts <strong>{for_html(fit.target)}</strong> from "
-        f"{counted(features, 'feature')}. {for_html(str(fit.robust.noise_law_).splitlines()[0])}"
-    )
-    error = "".join(f"; ordinary GP {number(scores.mean_error_kept)}" for scores in ordinary)
-    coverage = "".join(f"; ordinary GP {percent(scores.coverage_kept)}" for scores in ordinary)
-    cards = [
-        ("rows", f"{n:,}", counted(features, "feature")),
-        ("flagged rows", f"{flagged:,}", percent(flagged / n)),
-        ("mean absolute error", number(robust.mean_error_kept), f"rows not flagged{error}"),
-        ("coverage of 95 % intervals", percent(robust.coverage_kept), f"rows not flagged{coverage}"),
-    ]
-    return summary_html(verdict, fit.robust.doubts_, lead, cards)
+    features = counted(len(fit.columns), "feature")
+    lead = f"A robust Gaussian process predicts <strong>{for_html(fit.target)}</strong> from {features}."
+    return fit_summary(fit.robust, fit.rows, fit.scores, fit.weak, lead, ("rows", f"{len(fit.rows.label):,}", features))
 
 
 def _outputs_html(robust: Any, fits: Sequence[Fit], rows: int, notices: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rcgp.estimator.series import Forecast, RCGPSeries
-from rcgp.report.frame import page_html, summary_html, verdict_of, write_page
+from rcgp.report.frame import fit_summary, page_html, write_page
 from rcgp.report.sections import Panel, Section, beyond, facts_of, facts_table, law_section, row_section, row_table
 from rcgp.report.series_figures import MOST_DRAWN, MOST_STRETCHES, component_figure, series_figure
 from rcgp.report.summary import (
@@ -29,7 +29,7 @@ from rcgp.report.summary import (
     rows_of,
     scores_of,
 )
-from rcgp.report.text import counted, for_html, number, percent, times
+from rcgp.report.text import counted, for_html, number, times
 from rcgp.series.clock import Duration
 
 __all__ = ["gap_text", "series_html", "series_rows", "write_series_report"]
@@ -64,7 +64,7 @@ class _Fit:
     def band(self) -> str:
         return f"{100 * self.coverage:.4g} %"
 
-    @cached_property
+    @property
     def scores(self) -> Scores:
         return scores_of(self.rows, self.rows.flagged, float(np.median(np.sqrt(self.rows.noise))))
 
@@ -142,13 +142,7 @@ def series_html(
 
 
 def series_rows(model: RCGPSeries, t: Any, y: Any, labels: Sequence[object]) -> Rows:
-    """The rows of a series that are not missing, in the order of the fit, as the page and the command line show them.
-
-    Args:
-        model: fitted series of one column.
-        t, y: ``n`` times and values.
-        labels: ``n`` names of the rows.
-    """
+    """The rows of a series of one column that are not missing, in the order of the fit, with their names."""
     values = np.asarray(y, dtype=np.float64)
     return rows_of(model, t, values, tuple(labels)).take(np.flatnonzero(~np.isnan(values)))
 
@@ -162,21 +156,12 @@ def gap_text(model: RCGPSeries, length: float) -> str:
 
 
 def _summary(fit: _Fit) -> str:
-    n, missing, flagged = len(fit.y), int(np.isnan(fit.y).sum()), int(fit.rows.flagged.sum())
+    missing = int(np.isnan(fit.y).sum())
     weak = f"Time hardly predicts {fit.target}: a constant would do nearly as well."
-    verdict = verdict_of(fit.model, fit.rows, fit.scores, weak)
-    first, last = times([fit.times.min(), fit.times.max()])
-    lead = (
-        f"A robust Gaussian process of <strong>{for_html(fit.target)}</strong> over time, from {for_html(first)} to "
-        f"{for_html(last)}. {for_html(str(fit.model.noise_law_).splitlines()[0])}"
-    )
-    cards = [
-        ("rows", f"{n:,}", f"{missing:,} without a value" if missing else "no value is missing"),
-        ("flagged rows", f"{flagged:,}", percent(flagged / (n - missing))),
-        ("mean absolute error", number(fit.scores.mean_error_kept), "rows not flagged"),
-        ("coverage of 95 % intervals", percent(fit.scores.coverage_kept), "rows not flagged"),
-    ]
-    return summary_html(verdict, fit.model.doubts_, lead, cards)
+    first, last = (for_html(time) for time in times([fit.times.min(), fit.times.max()]))
+    lead = f"A robust Gaussian process of <strong>{for_html(fit.target)}</strong> over time, from {first} to {last}."
+    card = "rows", f"{len(fit.y):,}", f"{missing:,} without a value" if missing else "no value is missing"
+    return fit_summary(fit.model, fit.rows, [fit.scores], weak, lead, card)
 
 
 def _series_section(fit: _Fit) -> Section:
