@@ -92,8 +92,7 @@ def suspicious(fitted: FittedTable) -> pd.DataFrame:
 
 
 def _most_suspicious_first(rows: pd.DataFrame) -> pd.DataFrame:
-    order = np.lexsort((-rows["score"].abs().to_numpy(), -rows["outlier_probability"].to_numpy()))
-    return rows.iloc[order].reset_index(drop=True)
+    return rows.sort_values(["outlier_probability", "score"], key=abs, ascending=False, ignore_index=True)
 
 
 def outliers_json(fitted: FittedTable, rows: pd.DataFrame) -> dict[str, Any]:

@@ -57,15 +57,9 @@ def save(estimator: Any, path: str | os.PathLike[str], table: dict[str, Any] | N
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model that ``save`` of one of the regressors, or of ``RCGPSeries``, wrote.
+    """The fitted estimator in a file that ``save`` of one of the regressors, or of ``RCGPSeries``, wrote.
 
     Its predictions are the same to the bit. Nothing in the file is executed: it holds text and numbers only.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The fitted estimator.
 
     Raises:
         SavedModelError: for a file that is missing, damaged, of another program or of another version.

@@ -149,18 +149,12 @@ def _effects_section(fit: Fit, effects: tuple[Effect, ...]) -> Section:
     return Section("fit", "What each feature does", words, panels[:strong], fold=fold, folded=panels[strong:])
 
 
-def law_section(robust: Any, rows: Rows, noise: Numbers | None = None) -> tuple[Section, Section]:
-    """The noise law, and the weights that follow from it.
-
-    Args:
-        robust: the fitted estimator.
-        rows: the rows that it was fitted to.
-        noise: standard deviations of the noise, if it may vary with the inputs.
-    """
+def law_section(robust: Any, rows: Rows, noise: Numbers) -> tuple[Section, Section]:
+    """The noise law, and the weights of the rows; ``noise`` has standard deviations at some inputs."""
     words = for_html(str(robust.noise_law_).splitlines()[0])
     if robust.weight != "learned":
         words += " It was learned after the fit and only flags rows: the weights were given."
-    if noise is not None and noise.max() > noise.min() * (1.0 + 1e-6):
+    if noise.max() > noise.min() * (1.0 + 1e-6):
         words += (
             f" The noise varies: its standard deviation is {number(float(noise.min()))} to "
             f"{number(float(noise.max()))}, and intervals follow it."
