@@ -239,7 +239,7 @@ def test_an_interrupt_ends_the_program_and_explains_how_to_resume(program, capsy
     assert [json.loads(line).get("event") for line in trace.read_text().splitlines()] == [None, "started"]
     ended.clear()
     assert run(arguments(command)) == 130
-    assert "nothing was kept: give --trace" in capsys.readouterr().err
+    assert "nothing was kept: use --trace" in capsys.readouterr().err
 
 
 @pytest.mark.slow

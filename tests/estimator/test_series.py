@@ -176,7 +176,7 @@ def test_columns_are_fitted_one_by_one():
 def test_stuck_values_raise_a_doubt_and_are_flagged_if_asked_for():
     t, y = make_numbers(300)
     y[200:215] = y[200]
-    with pytest.warns(NoiseLawWarning, match="14 values repeat the one before .* they are taken for errors"):
+    with pytest.warns(NoiseLawWarning, match="14 values repeat the one before .* they are treated as errors"):
         model = RCGPSeries(stuck=True).fit(t, y)
     np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [30, *range(201, 215)])
     assert (model.weights_[201:215] == 0.0).all()

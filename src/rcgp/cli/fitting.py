@@ -245,7 +245,7 @@ def _columns_of(model: BaseRegressor, table: pd.DataFrame) -> Encoding:
 
 
 def csv_format(options: FormatOptions) -> CsvFormat:
-    """How the options say that a CSV file is written."""
+    """The format of CSV files that the options state."""
     return CsvFormat(options.encoding, options.separator, options.decimal, options.date_format)
 
 

@@ -41,7 +41,7 @@ def judge_lines(stream: Stream, lines: Iterable[bytes], output: TextIO, form: Cs
     """Write one JSON line for each row, at once: time, value, and the result of :meth:`Stream.update`.
 
     Blank lines are skipped, and so is a header: a first line of two cells that cannot be read. A row that cannot be
-    read, is refused or is removed later gives ``{"error": ..., "line": ...}``, and the stream goes on.
+    read, is refused or is removed later gives ``{"error": ..., "line": ...}``, and the stream continues.
     """
     follower = _Follower(stream, form)
     for number, line in enumerate(lines, start=1):
@@ -64,8 +64,8 @@ class _Follower:
 
     A row whose time is before that of the last row is refused: it is late, or the last row has a wrong time. If the
     next row, too, lies before the last one, and the two are in order and not before the row that preceded it, they are
-    two against one: the last row is removed, and the stream goes on with the new one. Should the two have been late
-    after all, two rows are lost, as many as without this rule.
+    two against one: the last row is removed, and the stream continues with the new one. If both were late after all,
+    two rows are lost, as without this rule.
     """
 
     def __init__(self, stream: Stream, form: CsvFormat) -> None:

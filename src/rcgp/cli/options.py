@@ -52,7 +52,7 @@ def _option(value: Any, text: str, *names: str, shown: str | bool = True, **more
 
 @dataclass(frozen=True, kw_only=True)
 class FormatOptions:
-    """How a table is written; ``None`` if not given."""
+    """Format of a table; ``None`` if not given."""
 
     missing: Literal["drop", "error"] = _option("error", "Rows that lack a value: drop them, or end with an error.")
     encoding: str | None = _option(None, "Encoding of a CSV file, such as cp1252.", shown="UTF-8 or UTF-16")
@@ -183,7 +183,7 @@ class SeriesOptions(FormatOptions):
         shown=False,
     )
     stuck: bool = _option(
-        False, "Take values that repeat more often than chance explains for errors of a stuck sensor.", "--stuck"
+        False, "Treat values that repeat more often than chance explains as errors of a stuck sensor.", "--stuck"
     )
     local_noise: bool = _option(
         True, "Let the noise vary in time if that increases the evidence.", "--local-noise/--no-local-noise"

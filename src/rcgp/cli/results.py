@@ -19,6 +19,7 @@ from rcgp.cli.fitting import Fitted, FittedTable
 from rcgp.estimator import FLAG_RULE, SparseRCGPRegressor
 from rcgp.estimator.base import BaseRegressor
 from rcgp.report.summary import Rows, rows_of
+from rcgp.report.text import counted
 from rcgp.saving import write_atomically
 from rcgp.table import Encoding
 from rcgp.table.encoding import printable
@@ -242,7 +243,7 @@ def cleaned(fitted: FittedTable, drop: bool) -> tuple[pd.DataFrame, str]:
         for target in Y.columns if several else ():
             rest[target] = rest[target].mask(flags.loc[kept, target])
         incomplete = f" and {left_out} that lack a value" if left_out else ""
-        what = f"{count} flagged cells emptied" if several else f"without {count} flagged{incomplete}"
+        what = f"{counted(count, 'flagged cell')} emptied" if several else f"without {count} flagged{incomplete}"
         return rest, f"{len(rest)} of {len(table)} rows, {what}, written to {{output}} ({rule})"
     columns: list[Any] = []
     for target, expected, probability in zip(
@@ -250,9 +251,9 @@ def cleaned(fitted: FittedTable, drop: bool) -> tuple[pd.DataFrame, str]:
     ):
         columns += [probability, expected, flags[target].astype("boolean").where(Y[target].notna())]
     new = pd.DataFrame(dict(zip(new_columns(list(Y.columns)), columns, strict=True)), Y.index)
-    what = "cells flagged" if several else "of them flagged"
+    what = f"{counted(count, 'cell')} flagged" if several else f"{count} of them flagged"
     incomplete = f" and {left_out} {'rows ' if several else ''}not judged, as they lack a value" if left_out else ""
-    return table.join(new), f"{len(table)} rows, {count} {what}{incomplete}, written to {{output}} ({rule})"
+    return table.join(new), f"{len(table)} rows, {what}{incomplete}, written to {{output}} ({rule})"
 
 
 def write_table(table: pd.DataFrame, path: Path | None, separator: str = ",", decimal: str = ".") -> None:

@@ -62,7 +62,7 @@ class RCGPRegressor(OutputsMixin, MultiOutputMixin, BaseRegressor):  # type: ign
     local_noise : bool, default=True
         Let the noise vary with the inputs if the evidence grows by a nat or more. For ``weight="learned"``.
     n_restarts : int, default=0
-        Further starts of the optimiser at random hyperparameters; the best end is kept.
+        Further starts of the optimiser at random hyperparameters; the best result is kept.
     normalize : bool, default=True
         Multiply the variance of a given kernel, and of its WhiteKernel, by the squared unit of y: its median absolute
         deviation. ``False`` takes a given kernel as it is; variances of correlated outputs are learned either way,

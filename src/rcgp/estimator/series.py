@@ -78,8 +78,8 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
         follow quiet and loud stretches (:meth:`noise_std`).
     stuck : bool, default=False
         Whether runs of equal values that neither chance nor rounding explains (:mod:`rcgp.series.stuck`) are errors of
-        the sensor. ``True`` flags all but the first of a run, and they take no part. ``False`` reports them as a doubt:
-        a market that is closed repeats its last price, too.
+        the sensor. ``True`` flags all but the first of a run and leaves them out of the fit. ``False`` reports them as
+        a doubt: a closed market repeats its last price, too.
     harmonics : int, default=4
         Number of harmonics of a seasonal pattern: how much detail it has. The cost of a season grows with it.
     n_restarts : int, default=0

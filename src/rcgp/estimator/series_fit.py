@@ -46,7 +46,7 @@ def fit_column(
         detail = f"a seasonal pattern has more detail than {model.harmonics} harmonics show"
         doubts.append(f"{detail} ({error:.0%} of its variance): increase harmonics")
     if len(stuck):
-        remedy = "they are taken for errors" if settings.stuck else "stuck=True (--stuck) takes them for errors"
+        remedy = "they are treated as errors" if settings.stuck else "stuck=True (--stuck) treats them as errors"
         doubts.append(f"{len(stuck)} values repeat the one before them more often than chance explains: {remedy}")
     return Output(model, report, rows.law, tuple(doubts), diagnosis)
 

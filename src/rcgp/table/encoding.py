@@ -36,7 +36,7 @@ class TableError(ValueError):
 
 
 def shown(text: str) -> str:
-    """A name or cell in quotes, shortened, with control characters escaped so that no terminal obeys them."""
+    """A name or cell in quotes, shortened, with control characters escaped so that no terminal interprets them."""
     return repr(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
 
 
@@ -53,13 +53,13 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 
 def printable(text: object, longest: int | None = None) -> str:
-    """A text that may come from a file, with control characters escaped so that no terminal obeys them."""
+    """A text that may come from a file, with control characters escaped so that no terminal interprets them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[:longest])
 
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a CSV file is written; ``None`` is found from the file.
+    """Format of a CSV file; ``None`` is found from the file.
 
     Attributes:
         encoding: of its text, such as ``"cp1252"``. ``None``: UTF-8, or UTF-16 with a byte order mark.

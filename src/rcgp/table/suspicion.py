@@ -65,7 +65,7 @@ def suspicious_targets(X: pd.DataFrame, Y: pd.DataFrame) -> list[str]:
         if len(values) == 2:
             notices.append(
                 f"{start} has two values, {values[0]:g} and {values[1]:g}, which are probably classes: a robust fit "
-                "may take the rarer one for outliers; --weight constant does not"
+                "may flag the rarer one as outliers; --weight constant does not"
             )
             continue
         for feature in X.columns:
