@@ -124,8 +124,10 @@ def _outputs_html(robust: Any, fits: Sequence[Fit], rows: int, notices: Iterable
     folds = [_fold(fit, part, t < unfolded) for t, (fit, part) in enumerate(zip(fits, panels, strict=True))]
     body = sections_html(first) + "".join(folds) + sections_html([last])
     sections = [*first, *(section for part in panels for section in part), last]
-    title = ", ".join(fit.target for fit in fits)
-    return page_html(title, _outputs_summary(fits, rows), notices, sections, _fit_tables(fits), body)
+    title, table = ", ".join(fit.target for fit in fits), fit_table(fits[0])
+    if not _is_joint(robust):
+        table = "".join(f"<h3>{for_html(fit.target)}</h3>{fit_table(fit)}" for fit in fits)
+    return page_html(title, _outputs_summary(fits, rows), notices, sections, table, body)
 
 
 def _sections_of(fit: Fit, t: int, most_drawn: int) -> list[Section]:
@@ -212,13 +214,6 @@ def _cell_section(fits: Sequence[Fit]) -> Section:
     chosen = listed_rows(rows)
     table = row_table(rows.take(chosen), [("output", list(names[chosen]), None)], before=1)
     return row_section(rows, table, noun="cell")
-
-
-def _fit_tables(fits: Sequence[Fit]) -> str:
-    """How the models were fitted: one table for a model of all outputs, else one for each."""
-    if _is_joint(fits[0].robust):
-        return fit_table(fits[0])
-    return "".join(f"<h3>{for_html(fit.target)}</h3>{fit_table(fit)}" for fit in fits)
 
 
 def _is_joint(model: Any) -> bool:

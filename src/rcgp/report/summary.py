@@ -286,7 +286,8 @@ def half_widths(law: NoiseLaw, latent: Numbers, noise: Numbers, coverage: float 
         noise: ``n`` variances σ² of the narrowest scale.
         coverage: of the intervals.
     """
-    if len(latent) > _MOST_WIDTHS:  # in units of σ they depend on the variance over σ² alone
+    # In units of σ they depend on the variance over σ² alone.
+    if len(latent) > _MOST_WIDTHS and bool((noise > 0.0).all() and np.isfinite(latent).all()):
         total = 1.0 + latent / noise
         knots = np.geomspace(total.min(), total.max(), _MOST_WIDTHS)
         at = half_widths(law, np.maximum(knots - 1.0, 0.0), np.ones(len(knots)), coverage)
