@@ -50,8 +50,8 @@ for name, y in tables.items():
 
 # %%
 # Top: the data, flagged rows in red, the true function as a broad grey line, the fit, and the 95 % interval of a new
-# observation that is no outlier. The interval follows the noise. Bottom: the weight of each row, above one where the
-# noise is locally small.
+# observation that is not an outlier. The interval follows the noise. Bottom: the weight of each row, above one where
+# the noise is locally small.
 
 
 def draw(top: Axes, bottom: Axes, y: Numbers, model: RCGPRegressor) -> None:

@@ -301,7 +301,7 @@ def test_a_new_table_must_fit_the_model(tmp_path, houses, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("fit",), "Missing argument 'DATA'; 'rcgp fit --help' says more"),
+        (("fit",), "Missing argument 'DATA'; see 'rcgp fit --help'"),
         (("fit", "DATA"), "Missing option '--target'"),
         (("fit", "DATA", "--target", "price", "--missing", "guess"), "'guess' is not one of 'drop', 'error'"),
         (
@@ -310,7 +310,7 @@ def test_a_new_table_must_fit_the_model(tmp_path, houses, capsys):
         ),
         (("fit", "DATA", "--target", "price", "--centre", "prior"), "No such option: --centre"),
         (("fit", "DATA", "--target", "price", "--rows", "3"), "No such option: --rows"),
-        (("nonsense",), "No such command 'nonsense'.*'rcgp --help' says more"),
+        (("nonsense",), "No such command 'nonsense'.*see 'rcgp --help'"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_code_2(arguments, message, houses, capsys):

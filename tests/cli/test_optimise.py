@@ -111,13 +111,13 @@ def test_json_holds_every_evaluation(program, capsys):
         ("sys.exit(3)", "exit code 3"),
         ("raise ValueError('bad \\x1b[31m oven')", r"exit code 1: ValueError: bad \\x1b\[31m oven"),
         ("os.kill(os.getpid(), 9)", "ended by signal 9"),
-        ("value = 'warm'", "its last line is no number: 'warm'"),
-        ("value = ''", "its last line is no number: 'some text before'"),
+        ("value = 'warm'", "its last line is not a number: 'warm'"),
+        ("value = ''", "its last line is not a number: 'some text before'"),
         ("os._exit(0)", "it wrote nothing"),
         ("print('a hint', file=sys.stderr); os._exit(0)", "it wrote nothing; a hint"),
         ("value = 'nan'", "it returned nan"),
         ("value = '-inf'", "it returned -inf"),
-        ("sys.stdout.buffer.write(bytes([255])); sys.stdout.flush(); os._exit(0)", "its last line is no number"),
+        ("sys.stdout.buffer.write(bytes([255])); sys.stdout.flush(); os._exit(0)", "its last line is not a number"),
     ],
 )
 def test_a_program_that_fails_is_recorded_with_its_reason(program, capsys, body, reason):
@@ -234,12 +234,12 @@ def test_an_interrupt_ends_the_program_and_explains_how_to_resume(program, capsy
     monkeypatch.setattr(commands.subprocess, "Popen", Interrupted)
     trace = tmp_path / "trace.jsonl"
     assert run(arguments(command, "--trace", trace)) == 130
-    assert "interrupted; the same command goes on from there" in capsys.readouterr().err
+    assert "interrupted; the same command continues from there" in capsys.readouterr().err
     assert ended[0].returncode is not None
     assert [json.loads(line).get("event") for line in trace.read_text().splitlines()] == [None, "started"]
     ended.clear()
     assert run(arguments(command)) == 130
-    assert "nothing was kept: give --trace" in capsys.readouterr().err
+    assert "nothing was kept: use --trace" in capsys.readouterr().err
 
 
 @pytest.mark.slow

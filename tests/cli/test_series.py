@@ -279,12 +279,12 @@ def test_stuck_values_are_flagged_and_reported(tmp_path, capsys):
     pd.DataFrame({"t": np.arange(60), "y": y}).to_csv(tmp_path / "s.csv", index=False)
     command = ("series", tmp_path / "s.csv", "--time", "t", "--target", "y", "--json")
     assert rcgp_command(*command) == 0
-    assert "stuck=True (--stuck) takes them for errors" in capsys.readouterr().err
+    assert "stuck=True (--stuck) treats them as errors" in capsys.readouterr().err
     assert rcgp_command(*command, "--stuck") == 0
     out, err = capsys.readouterr()
     content = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert {row["row"] for row in content["rows"] if row["outlier"]} >= set(range(22, 33))
-    assert "they are taken for errors" in err
+    assert "they are treated as errors" in err
 
 
 ROWS = b"""when,load
@@ -440,7 +440,7 @@ def test_without_numba_the_extra_is_named(folder):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "rcgp: 'rcgp series' needs numba; pip install \"rcgp[series]\" brings it\n"
+    assert done.stderr == "rcgp: 'rcgp series' needs numba: pip install \"rcgp[series]\"\n"
 
 
 def test_help_imports_nothing_slow():

@@ -188,8 +188,8 @@ def test_a_report_of_the_papers_method(kind, waves, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--exact", "--inducing", "500"), "'--inducing': there are no inducing points in an exact fit; say --sparse"),
-        (("--sparse", "--restarts", "0"), "'--restarts': there are no restarts in a sparse fit; say --exact"),
+        (("--exact", "--inducing", "500"), "'--inducing': there are no inducing points in an exact fit; use --sparse"),
+        (("--sparse", "--restarts", "0"), "'--restarts': there are no restarts in a sparse fit; use --exact"),
         (("--sparse", "--inducing", "0"), "'--inducing': Input should be greater than or equal to 1"),
     ],
 )
@@ -197,18 +197,18 @@ def test_options_of_the_other_kind_are_wrong_usage_before_data_are_read(command,
     output = ("--output", tmp_path / "report.html") if command == "report" else ()
     # The file does not exist, but is not read yet.
     assert rcgp_command(command, tmp_path / "none.csv", "--target", "y", *options, *output) == 2
-    assert_one_sentence(capsys, f"{message}.*'rcgp {command} --help' says more")
+    assert_one_sentence(capsys, f"{message}.*see 'rcgp {command} --help'")
 
 
 def test_options_that_do_not_apply_to_the_chosen_kind_are_wrong_usage(waves, capsys, monkeypatch):
     monkeypatch.setattr(fitting, "_fit", no_fit)
     assert rcgp_command("fit", waves, "--target", "y", "--inducing", "20") == 2
     assert_one_sentence(
-        capsys, "no inducing points in an exact fit, which is what 120 rows get; say --sparse, or leave"
+        capsys, "no inducing points in an exact fit, which is what 120 rows get; use --sparse, or leave"
     )
     monkeypatch.setattr("rcgp.cli.options.SPARSE_ABOVE", 100)
     assert rcgp_command("fit", waves, "--target", "y", "--restarts", "1") == 2
-    assert_one_sentence(capsys, "no restarts in a sparse fit, which is what 120 rows get; say --exact, or leave it out")
+    assert_one_sentence(capsys, "no restarts in a sparse fit, which is what 120 rows get; use --exact, or leave it out")
 
 
 def no_fit(*arguments):
@@ -327,7 +327,7 @@ def test_refusals_state_memory_in_gigabytes(rows, free, message, monkeypatch):
     options = fit_options(sparse=False)
     monkeypatch.setattr(resources, "available_memory", lambda: free)
     with pytest.raises(ValueError, match=message):
-        fitting._check_memory(rows, options.for_rows(rows), options)
+        fitting._check_memory(rows, np.array([rows]), options.for_rows(rows), options)
 
 
 PEAK = """

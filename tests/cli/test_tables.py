@@ -123,7 +123,7 @@ def test_clean_keeps_cells_and_incomplete_rows(tmp_path, capsys):
     command = ("clean", path, "--target", "price", "--exclude", "note", "--missing", "drop", "--output", output)
     assert rcgp_command(*command) == 0
     err = capsys.readouterr().err
-    assert "column 'size': row 4 ('n.a.') counts as missing, as it is no number" in err
+    assert "column 'size': row 4 ('n.a.') counts as missing, as it is not a number" in err
     assert "40 rows, 1 of them flagged and 1 not judged, as they lack a value, written" in err
     before, after = (file.read_text().splitlines() for file in (path, output))
     assert after[0] == before[0] + ";outlier_probability;expected;outlier"

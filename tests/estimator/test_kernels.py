@@ -75,9 +75,8 @@ def test_every_kernel_of_the_table_is_tried_here():
 def test_white_noise_becomes_the_noise_variance(kernel, variance, bounds, fixed):
     translated, noise = translate(kernel, 1)
     assert translated is not None
-    assert noise.variance == pytest.approx(variance)
-    assert (noise.low, noise.high) == pytest.approx(bounds)
-    assert noise.fixed is fixed
+    assert noise == pytest.approx(np.array([variance, *bounds]))
+    assert bool(noise[1] == noise[2]) is fixed
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 import rcgp
 from marks import slow
@@ -188,7 +189,7 @@ def test_missing_values_may_be_none_or_pandas_na():
 def test_stuck_values_raise_a_doubt_and_are_flagged_if_asked_for():
     t, y = make_numbers(300)
     y[200:215] = y[200]
-    with pytest.warns(NoiseLawWarning, match="14 values repeat the one before .* they are taken for errors"):
+    with pytest.warns(NoiseLawWarning, match="14 values repeat the one before .* they are treated as errors"):
         model = RCGPSeries(stuck=True).fit(t, y)
     np.testing.assert_array_equal(np.flatnonzero(model.outliers_), [30, *range(201, 215)])
     assert (model.weights_[201:215] == 0.0).all()
@@ -233,7 +234,8 @@ def test_a_saved_model_is_the_same_to_the_bit(which, request, tmp_path):
 def test_scikit_learns_conventions(simple):
     copied = clone(simple)
     assert copied.get_params() == simple.get_params()
-    assert not copied.__sklearn_is_fitted__()
+    with pytest.raises(NotFittedError):
+        copied.predict([0.0])
     kernel = ScaleKernel(MaternKernel(nu=2.5))
     model = RCGPSeries(kernel=kernel, max_iter=30).fit(*make_numbers())
     assert model.kernel is kernel

@@ -187,7 +187,7 @@ def test_an_interrupt_reports_that_finished_runs_are_kept(tmp_path, monkeypatch,
 
     monkeypatch.setattr(commands, "run_experiment", interrupt)
     assert run(["reproduce", "figure_weights", "--output", str(tmp_path)]) == 130
-    said = "rcgp: interrupted; finished runs are kept, and the same command goes on from there\n"
+    said = "rcgp: interrupted; finished runs are kept, and the same command continues from there\n"
     assert capsys.readouterr().err == said
 
 

@@ -288,7 +288,7 @@ def test_a_target_of_text_is_refused_before_a_value_that_is_missing_elsewhere():
 def test_a_constant_feature_is_kept_with_a_notice(cell):
     result, notices = encoded(table_of(cell, cell))
     assert result.X.shape == (2, 1)
-    assert "it tells nothing; kept" in notices[-1]
+    assert "it carries no information; kept" in notices[-1]
 
 
 # Missing values
@@ -489,8 +489,8 @@ def test_cells_that_are_not_numbers_count_as_missing_with_drop():
     result, _ = encoded(table, missing="drop")
     assert list(result.X.index) == [1, 5]
     assert result.notices == [
-        "column 'x': row 2 ('abc'), row 4 ('inf') count as missing, as they are no number",
-        "column 'when': row 3 ('soon') counts as missing, as it is no date",
+        "column 'x': row 2 ('abc'), row 4 ('inf') count as missing, as they are not numbers",
+        "column 'when': row 3 ('soon') counts as missing, as it is not a date",
         "3 of 5 rows left out: they lack a value",
     ]
     refused("or use --decimal ,", table_of("1,5", "2,5", 3), missing="drop")  # most of them: that is no accident
@@ -501,7 +501,7 @@ def test_a_first_column_without_a_name_that_differs_in_each_row_names_the_rows(c
     table = table_of(*cells, z=["4", "5", "6"]).rename(columns={"x": "Unnamed: 0"})
     encoding, notices = learn_encoding(table, "y")
     assert (encoding.feature_names, encoding.row_id) == (["z"], "Unnamed: 0")
-    assert "names the rows and is no feature" in notices[0]
+    assert "names the rows and is not a feature" in notices[0]
     assert list(row_names(table, encoding.row_id)) == cells
     assert learn_encoding(table, "y", ["Unnamed: 0"])[0].row_id is None
     assert learn_encoding(table, "y", exclude=["Unnamed: 0"])[0].row_id is None

@@ -36,7 +36,7 @@ def test_a_cell_that_is_no_number_is_refused_or_counts_as_missing():
     encoding, _ = learn_encoding(table, ["a", "b"], missing="drop")
     encoded = encode(table, encoding, missing="drop")
     assert np.isnan(encoded.y.loc[3, "b"])
-    assert encoded.notices == ["column 'b': row 3 ('bad') counts as missing, as it is no number"]
+    assert encoded.notices == ["column 'b': row 3 ('bad') counts as missing, as it is not a number"]
 
 
 def test_an_encoding_keeps_the_names_of_all_targets():

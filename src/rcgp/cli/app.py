@@ -57,9 +57,9 @@ def run(arguments: list[str] | None = None) -> int:
         return int(done.exit_code)
     except _UsageError as error:
         sentence = error.format_message().removeprefix("Value error, ").rstrip(".").replace(": Value error,", ":")
-        return _fail(f"{sentence}; 'rcgp {name}--help' says more")
+        return _fail(f"{sentence}; see 'rcgp {name}--help'")
     except (KeyboardInterrupt, typer.Abort):
-        kept = "finished runs are kept, and the same command goes on from there"
+        kept = "finished runs are kept, and the same command continues from there"
         return _fail(f"interrupted; {kept if name == 'reproduce ' else 'nothing was written'}", _INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has closed it
         with contextlib.suppress(OSError):
@@ -69,10 +69,10 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail("there is not enough memory for a table of this size")
     except ModuleNotFoundError as error:
         if error.name == "numba":
-            return _fail("'rcgp series' needs numba; pip install \"rcgp[series]\" brings it")
+            return _fail("'rcgp series' needs numba: pip install \"rcgp[series]\"")
         if error.name == "rcgp_paper":
-            return _fail("'rcgp reproduce' needs rcgp-paper; pip install \"rcgp[paper]\" brings it")
-        return _fail(f'{error.name} is missing; pip install "rcgp[demo]" brings everything that the commands use')
+            return _fail("'rcgp reproduce' needs rcgp-paper: pip install \"rcgp[paper]\"")
+        return _fail(f'{error.name} is missing: pip install "rcgp[demo]" installs all that the commands use')
     except OSError as error:
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     except (ValueError, ArithmeticError) as error:  # a matrix that is not positive definite is an ArithmeticError
@@ -108,16 +108,12 @@ def fit(
     Example: [bold]rcgp fit houses.csv --target price --model houses.rcgp[/bold]
     """
     from rcgp.cli.results import print_doubts, print_summary
-    from rcgp.cli.several import print_outputs
     from rcgp.estimator.saved import save
 
     if model is not None:
         _check_output(model, data)
     fitted = _fit(data, options)
-    if len(options.target) > 1:
-        print_outputs(fitted, _results(), top)
-    else:
-        print_summary(fitted.targets[0], _results(), top)
+    print_summary(fitted, _results(), top)
     print_doubts(fitted.doubts, _messages())
     if model is not None:
         save(fitted.model, model, table=fitted.encoding.to_json())
@@ -137,9 +133,10 @@ def predict(
     """Predict new rows: mean, standard deviation and 95 % interval of a new observation in each.
 
     The columns are row (its number in DATA), id if the rows have names, mean, std, lower and upper. The interval
-    follows the noise law of the model and holds a new observation that is no outlier. For a model fitted with --log,
-    results are in the units of the target, and a further column is the median. For several targets the names of these
-    columns begin with that of the target, as in price_mean. By default, tables are read as the training table was.
+    follows the noise law of the model and holds a new observation that is not an outlier. For a model fitted with
+    --log, results are in the units of the target, and a further column is the median. For several targets the names of
+    these columns begin with that of the target, as in price_mean. By default, tables are read as the training table
+    was.
 
     Example: [bold]rcgp predict houses.rcgp new.csv --output predictions.csv[/bold]
     """
@@ -171,22 +168,16 @@ def outliers(
 
     Example: [bold]rcgp outliers houses.csv --target price --json | jq '.rows[] | select(.outlier)'[/bold]
     """
-    from rcgp.cli.results import outliers_json, print_doubts, print_rows, print_verdict, suspicion
-    from rcgp.cli.several import cells_json, print_verdicts, suspicious_cells
+    from rcgp.cli.results import outliers_json, print_doubts, print_rows, print_verdicts, suspicious
 
-    fitted, several = _fit(data, options), len(options.target) > 1
-    one = fitted.targets[0]
-    rows = suspicious_cells(fitted) if several else suspicion(one.model, one.y, one.expected, one.names)
+    fitted = _fit(data, options)
+    rows = suspicious(fitted)
     rows = (rows[rows["outlier"]] if only_flagged else rows).head(len(rows) if top is None else top)
     if as_json:
-        result = cells_json(fitted, rows) if several else outliers_json(one, rows)
-        typer.echo(json.dumps(result, ensure_ascii=False))
+        typer.echo(json.dumps(outliers_json(fitted, rows), ensure_ascii=False))
     else:
         print_rows(rows, _results())
-        if several:
-            print_verdicts(fitted, _results())
-        else:
-            print_verdict(one, _results())
+        print_verdicts(fitted, _results())
     print_doubts(fitted.doubts, _messages())
 
 
@@ -242,12 +233,11 @@ def clean(
 
     Example: [bold]rcgp clean houses.csv --target price --output clean.csv --drop[/bold]
     """
-    from rcgp.cli.results import cleaned, print_doubts, write_table
-    from rcgp.cli.several import cleaned_cells, new_columns
+    from rcgp.cli.results import cleaned, new_columns, print_doubts, write_table
 
     _check_output(output, data, table=True)
     fitted = _fit(data, options, new_columns(options.target))
-    table, summary = cleaned_cells(fitted, drop) if len(options.target) > 1 else cleaned(fitted.targets[0], drop)
+    table, summary = cleaned(fitted, drop)
     write_table(table, output, fitted.table.attrs.get("separator", ","), options.decimal or ".")
     print_doubts(fitted.doubts, _messages())
     _say(summary.format(output=output))

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
-from rcgp.cli.results import number, print_rows, suspicion
+from rcgp.cli.results import number, print_columns, print_rows, suspicion
 from rcgp.estimator import FLAG_RULE, NoiseLawWarning, RCGPRegressor
 from rcgp.saving import write_atomically
 
@@ -53,24 +52,16 @@ def run_demo(folder: Path, console: Console) -> None:
         warnings.simplefilter("ignore", NoiseLawWarning)  # about the plain GP
         models = {"GP": RCGPRegressor(weight="constant").fit(X, y), "RCGP": RCGPRegressor().fit(X, y)}
     console.print(f"{len(y)} points, {outlying.sum()} of them outliers; errors against the true function\n")
-    scores = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("", "mean error", "rms error", "true f in 95 % band", "its width", "noise sd", "seconds"):
-        scores.add_column(head, justify="right" if head else "left")
-    widths = []
+    lines, widths = [["", "mean error", "rms error", "true f in 95 % band", "its width", "noise sd", "seconds"]], []
     for name, model in models.items():
         mean, std = model.predict(X, return_std=True)
         widths.append(2 * _NORMAL_95 * std.mean())
         error = np.abs(mean - truth)
-        scores.add_row(
-            name,
-            number(error.mean()),
-            number(np.sqrt((error**2).mean())),
-            f"{(error < _NORMAL_95 * std).mean():.1%}",
-            number(widths[-1]),
-            number(float(np.median(model.noise_std(X)))),
-            f"{model.fit_report_.seconds:.2f}",
-        )
-    console.print(scores)
+        covered, seconds = f"{(error < _NORMAL_95 * std).mean():.1%}", f"{model.fit_report_.seconds:.2f}"
+        numbers = (error.mean(), np.sqrt((error**2).mean()), widths[-1], float(np.median(model.noise_std(X))))
+        mean_error, rms_error, width, noise = map(number, numbers)
+        lines.append([name, mean_error, rms_error, covered, width, noise, seconds])
+    print_columns(lines, console, right=range(1, len(lines[0])), head=True)
     console.print(
         f"\nThe GP's band covers the function because it is {widths[0] / widths[1]:.0f} times as wide. Errors along a "
         "curve are correlated, so the coverage of a narrow band varies around 95 % from one data set to the next.",

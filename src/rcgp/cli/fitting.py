@@ -48,11 +48,10 @@ _SKEWED, _SKEW_ROWS = 3.0, 20
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted model of one target, its training data and notices for the user.
+    """A fitted model of one target, and its training data.
 
     Attributes:
         y: ``n`` observations in the units of the table.
-        table: as read, including rows that were left out.
         names: of the ``n`` rows, if there is a column of names.
     """
 
@@ -60,8 +59,6 @@ class Fitted:
     encoding: Encoding
     X: pd.DataFrame
     y: pd.Series[float]
-    notices: list[str]
-    table: pd.DataFrame
     names: pd.Series[str] | None
 
     @property
@@ -72,9 +69,7 @@ class Fitted:
     @property
     def expected(self) -> NDArray[np.float64]:
         """Leave-one-out predictions of the ``n`` rows in the units of the table."""
-        mean: NDArray[np.float64] = self.model.loo_mean_
-        with np.errstate(over="ignore"):
-            return np.exp(mean) if self.encoding.log else mean
+        return _in_units(self.model.loo_mean_, self.encoding)
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,8 @@ class FittedTable:
 
     Attributes:
         Y: ``n x T`` observations in the units of the table, NaN where a cell is empty.
-        table, names: as for :class:`Fitted`.
+        table: as read, including rows that were left out.
+        names: as for :class:`Fitted`.
     """
 
     model: Any
@@ -102,8 +98,18 @@ class FittedTable:
             y = self.Y[name].dropna()
             names = None if self.names is None else self.names.loc[y.index]
             model = self.model.output(t) if several else self.model
-            found.append(Fitted(model, self.encoding, self.X.loc[y.index], y, self.notices, self.table, names))
+            found.append(Fitted(model, self.encoding, self.X.loc[y.index], y, names))
         return found
+
+    @property
+    def expected(self) -> NDArray[np.float64]:
+        """``n x T`` leave-one-out predictions in the units of the table, also of empty cells."""
+        return _in_units(self.model.loo_mean_, self.encoding).reshape(self.Y.shape)
+
+    @property
+    def correlation(self) -> Any:
+        """The correlation of the targets' functions, ``T x T``; ``None`` for independent models."""
+        return getattr(self.model, "output_correlation_", None)
 
     @property
     def fitted_y(self) -> pd.Series[float] | pd.DataFrame:
@@ -127,6 +133,12 @@ class FittedTable:
         """Doubts about the noise law; of several targets with the name of theirs."""
         several = len(self.targets) > 1
         return [f"{one.y.name}: {doubt}" if several else doubt for one in self.targets for doubt in one.model.doubts_]
+
+
+def _in_units(mean: NDArray[np.float64], encoding: Encoding) -> NDArray[np.float64]:
+    """Predictions in the units of the table."""
+    with np.errstate(over="ignore"):
+        return np.exp(mean) if encoding.log else mean
 
 
 def fit_table(path: Path, options: Options, console: Console, new_columns: Sequence[str] = ()) -> FittedTable:
@@ -209,22 +221,12 @@ def _predicted(model: BaseRegressor, inputs: Any, log: bool) -> dict[str, NDArra
     """The columns of predictions of one target, in its units."""
     mean, std = model.predict(inputs, return_std=True, include_noise=True)
     lower, upper = model.predict_interval(inputs)
-    predicted = {"mean": mean, "std": std, "lower": lower, "upper": upper}
-    return _from_logarithm(predicted) if log else predicted
-
-
-def _from_logarithm(predicted: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    """Predictions of a logarithm in the units of the target: moments of a lognormal variable, and its median."""
+    if not log:
+        return {"mean": mean, "std": std, "lower": lower, "upper": upper}
     with np.errstate(over="ignore", invalid="ignore"):
-        variance = predicted["std"] ** 2
-        mean = np.exp(predicted["mean"] + variance / 2)
-        return {
-            "mean": mean,
-            "std": mean * np.sqrt(np.expm1(variance)),
-            "lower": np.exp(predicted["lower"]),
-            "upper": np.exp(predicted["upper"]),
-            "median": np.exp(predicted["mean"]),
-        }
+        lower, upper, median = np.exp(lower), np.exp(upper), np.exp(mean)
+        mean = np.exp(mean + std**2 / 2)  # moments of a lognormal variable
+        return {"mean": mean, "std": mean * np.sqrt(np.expm1(std**2)), "lower": lower, "upper": upper, "median": median}
 
 
 def _columns_of(model: BaseRegressor, table: pd.DataFrame) -> Encoding:
@@ -243,7 +245,7 @@ def _columns_of(model: BaseRegressor, table: pd.DataFrame) -> Encoding:
 
 
 def csv_format(options: FormatOptions) -> CsvFormat:
-    """How the options say that a CSV file is written."""
+    """The format of CSV files that the options state."""
     return CsvFormat(options.encoding, options.separator, options.decimal, options.date_format)
 
 
@@ -269,13 +271,9 @@ def _regressor(options: Options, choice: Choice, weight: Weight) -> BaseRegresso
 
 def _choice(Y: pd.DataFrame, options: Options) -> Choice:
     """What was not given, for ``n x T`` observations. Raises TableError if memory does not suffice."""
-    rows = len(Y)
-    if Y.shape[1] == 1:
-        choice = options.for_rows(rows)
-        _check_memory(rows, choice, options)
-        return choice
-    choice, cells = options.for_cells(rows, int(Y.count().sum())), Y.count().to_numpy()
-    _check_memory_of_several(cells, min(1.0, choice.fit_rows / rows), choice)
+    rows, cells = len(Y), Y.count().to_numpy()
+    choice = options.for_rows(rows) if len(cells) == 1 else options.for_cells(rows, int(cells.sum()))
+    _check_memory(rows, cells, choice, options)
     return choice
 
 
@@ -287,38 +285,25 @@ def _column_names(given: Sequence[str], columns: list[str]) -> list[str]:
     return names
 
 
-def _check_memory(rows: int, choice: Choice, options: Options) -> None:
-    """Refuse a fit that needs more memory than is free."""
-    searched = min(rows, choice.fit_rows)
-    search = 8 * _SEARCH_MATRICES * searched**2
+def _check_memory(rows: int, cells: NDArray[Any], choice: Choice, options: Options) -> None:
+    """Refuse a fit that needs more memory than is free; each target has some cells in these rows."""
+    sizes = np.array([cells.sum()]) if choice.outputs == "correlated" else cells
+    search = 8 * _SEARCH_MATRICES * float(sizes.max() * min(1.0, choice.fit_rows / rows)) ** 2
+    model = 8 * _MODEL_MATRICES * float((sizes.astype(np.float64) ** 2).sum())
     if choice.sparse:
         model = inducing_bytes(choice.inducing, rows)
         what, remedy = f"a sparse fit with {many(choice.inducing)} inducing points needs", "lower --inducing"
-    else:
-        model = round(8 * _MODEL_MATRICES * rows**2)
-        what = f"an exact fit of {many(rows)} rows needs"
-        remedy = "leave --exact out" if options.sparse is False else "add --sparse"
-    if search > model:
-        what, remedy = f"choosing hyperparameters on {many(searched)} rows needs", "lower --fit-rows"
-    check_memory(max(search, model), what, remedy, TableError)
-
-
-def _check_memory_of_several(cells: NDArray[Any], searched: float, choice: Choice) -> None:
-    """Refuse a fit of several targets that needs more memory than is free.
-
-    Args:
-        cells: how many cells each target has.
-        searched: share of the rows on which hyperparameters are chosen.
-        choice: whether the targets are correlated.
-    """
-    sizes = np.array([cells.sum()]) if choice.outputs == "correlated" else cells
-    search = 8 * _SEARCH_MATRICES * float(sizes.max() * searched) ** 2
-    model = 8 * _MODEL_MATRICES * float((sizes.astype(np.float64) ** 2).sum())
-    if choice.outputs == "correlated":
+    elif choice.outputs == "correlated":
         what, remedy = f"one model of {many(int(cells.sum()))} cells needs", "use --outputs independent"
-    else:
+    elif len(cells) > 1:
         what = f"{len(cells)} exact fits of up to {many(int(cells.max()))} rows need"
         remedy = "fit each target by itself, with --sparse"
+    else:
+        what = f"an exact fit of {many(rows)} rows needs"
+        remedy = "leave --exact out" if options.sparse is False else "add --sparse"
+    if search > model and len(cells) == 1:
+        what = f"choosing hyperparameters on {many(min(rows, choice.fit_rows))} rows needs"
+        remedy = "lower --fit-rows"
     check_memory(max(search, model), what, remedy, TableError)
 
 
@@ -339,23 +324,18 @@ def _check_logarithms(Y: pd.DataFrame) -> None:
 
 def _skew_notices(Y: pd.DataFrame) -> list[str]:
     """Suggest --log if every target is positive with a long upper tail that its logarithm does not have."""
-    notices = [notice for name in Y.columns for notice in _skew_notice(Y[name].dropna())]
-    return notices if len(notices) == Y.shape[1] else []
-
-
-def _skew_notice(y: pd.Series[float]) -> list[str]:
-    if len(y) < _SKEW_ROWS or y.min() <= 0:
-        return []
-    low, middle, high = (float(value) for value in np.quantile(y, [0.05, 0.5, 0.95]))
-    if high - middle < _SKEWED * (middle - low):
-        return []
-    tails = (math.log(high / middle), math.log(middle / low))
-    if max(tails) > 2 * min(tails):
-        return []
-    return [
-        f"the target {str(y.name)!r} is positive and strongly skewed: 50 % of it is below {middle:.4g} and 5 % above "
-        f"{high:.4g}; --log may fit better"
-    ]
+    notices = []
+    for name in Y.columns:
+        y = Y[name].dropna()
+        if len(y) < _SKEW_ROWS or y.min() <= 0:
+            return []
+        low, middle, high = (float(value) for value in np.quantile(y, [0.05, 0.5, 0.95]))
+        tails = (math.log(high / middle), math.log(middle / low))
+        if high - middle < _SKEWED * (middle - low) or max(tails) > 2 * min(tails):
+            return []
+        where = f"50 % of it is below {middle:.4g} and 5 % above {high:.4g}"
+        notices.append(f"the target {str(name)!r} is positive and strongly skewed: {where}; --log may fit better")
+    return notices
 
 
 def _fit_notices(fitted: FittedTable, choice: Choice, options: Options) -> list[str]:

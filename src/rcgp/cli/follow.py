@@ -12,6 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -40,18 +41,18 @@ def judge_lines(stream: Stream, lines: Iterable[bytes], output: TextIO, form: Cs
     """Write one JSON line for each row, at once: time, value, and the result of :meth:`Stream.update`.
 
     Blank lines are skipped, and so is a header: a first line of two cells that cannot be read. A row that cannot be
-    read, is refused or is removed later gives ``{"error": ..., "line": ...}``, and the stream goes on.
+    read, is refused or is removed later gives ``{"error": ..., "line": ...}``, and the stream continues.
     """
-    follower = _Follower(stream)
+    follower = _Follower(stream, form)
     for number, line in enumerate(lines, start=1):
         try:
             text = _decoded(line, form.encoding or "utf-8").removeprefix("\ufeff" if number == 1 else "")
             if not text.strip():
                 continue
             time, value = _cells(text.rstrip("\r\n"), form)
-            if number == 1 and _is_header(follower, time, value, form):
+            if number == 1 and follower.is_header(time, value):
                 continue
-            answers = _judged(follower, time, value, form, number)
+            answers = follower.update(time, value, number)
         except ValueError as error:  # a TableError is one
             answers = [_error(error, number)]
         output.writelines(json.dumps(answer) + "\n" for answer in answers)
@@ -63,31 +64,33 @@ class _Follower:
 
     A row whose time is before that of the last row is refused: it is late, or the last row has a wrong time. If the
     next row, too, lies before the last one, and the two are in order and not before the row that preceded it, they are
-    two against one: the last row is removed, and the stream goes on with the new one. Should the two have been late
-    after all, two rows are lost, as many as without this rule.
-
-    Args:
-        stream: changed by each row.
+    two against one: the last row is removed, and the stream continues with the new one. If both were late after all,
+    two rows are lost, as without this rule.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, form: CsvFormat) -> None:
         assert stream.clock is not None
-        self._clock, self._stream = stream.clock, stream
+        self._clock, self._stream, self._form = stream.clock, stream, form
         self._before: Stream | None = None  # the stream before the last row
         # Times of the row before the last one, of the last one, and of one that was refused since then.
         self._earlier, self._last, self._late = -math.inf, self._clock.number(stream.last_time), math.inf
         self._line = 0  # of the last row; 0 for the history
 
-    def time(self, text: str, form: CsvFormat) -> Any:
-        """A time like those of the stream. Raises TableError for any other text."""
-        return time_of(text, form, dates=self._clock.dates, zoned=self._clock.zone is not None)
+    def is_header(self, time: str, value: str) -> bool:
+        """Whether neither cell can be read."""
+        for read, text in ((self._time, time), (self._number, value)):
+            with suppress(TableError):
+                read(text)
+                return False
+        return True
 
-    def update(self, when: Any, y: float, line: int) -> list[dict[str, Any]]:
-        """The result of the stream for a row, after a notice if the row before it is removed.
+    def update(self, time: str, value: str, line: int) -> list[dict[str, Any]]:
+        """The row with its result; before it a notice, if the row before is removed.
 
         Raises:
-            ValueError: for a row that is refused.
+            ValueError: for a row that cannot be read or is refused.
         """
+        when, y = self._time(time), self._number(value)
         t, notices = self._clock.number(when), []
         if t < self._last:
             if self._before is None or t < self._late:
@@ -100,7 +103,14 @@ class _Follower:
         result = self._stream.update(when, y)
         self._before, self._earlier, self._last, self._late, self._line = before, self._last, t, math.inf, line
         probability = None if math.isnan(result.probability) else result.probability
-        return [*notices, result._asdict() | {"probability": probability}]
+        row = {"time": when if isinstance(when, float) else time.strip(), "value": None if math.isnan(y) else y}
+        return [*notices, row | result._asdict() | {"probability": probability}]
+
+    def _time(self, text: str) -> Any:
+        return time_of(text, self._form, dates=self._clock.dates, zoned=self._clock.zone is not None)
+
+    def _number(self, text: str) -> float:
+        return number_of(text, self._form)
 
 
 def _error(message: object, line: int) -> dict[str, Any]:
@@ -124,23 +134,3 @@ def _cells(text: str, form: CsvFormat) -> list[str]:
     if len(cells) != 2:
         raise TableError(f"a row must be 'time{separator}value', got {len(cells)} cell{'s' if len(cells) > 1 else ''}")
     return cells
-
-
-def _is_header(follower: _Follower, time: str, value: str, form: CsvFormat) -> bool:
-    """Whether neither cell can be read."""
-    try:
-        follower.time(time, form)
-    except TableError:
-        try:
-            number_of(value, form)
-        except TableError:
-            return True
-    return False
-
-
-def _judged(follower: _Follower, time: str, value: str, form: CsvFormat, line: int) -> list[dict[str, Any]]:
-    """The row with its result; before it a notice, if there is one."""
-    when, y = follower.time(time, form), number_of(value, form)
-    *notices, found = follower.update(when, y, line)
-    row = {"time": when if isinstance(when, float) else time.strip(), "value": None if math.isnan(y) else y}
-    return [*notices, row | found]

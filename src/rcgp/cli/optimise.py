@@ -112,7 +112,7 @@ def optimise_program(
             objective = functools.partial(_run, words, timeout)
             return optimise(objective, bounds, budget, maximise=maximise, seed=seed, trace=trace, progress=report)
     except KeyboardInterrupt:
-        left = "nothing was kept: give --trace next time" if trace is None else "the same command goes on from there"
+        left = "nothing was kept: use --trace to keep it" if trace is None else "the same command continues from there"
         console.print(f"rcgp: interrupted; {left}", markup=False, soft_wrap=True)
         raise typer.Exit(_INTERRUPTED) from None
     except EvaluationError as error:
@@ -167,7 +167,7 @@ def _run(words: Sequence[str], timeout: float | None, x: dict[str, float]) -> fl
     try:
         return float(last)
     except ValueError:
-        wrote = f"its last line is no number: {last!r}" if last else "it wrote nothing"
+        wrote = f"its last line is not a number: {last!r}" if last else "it wrote nothing"
         raise EvaluationError(f"{wrote}; {said}" if said else wrote) from None
 
 
@@ -194,8 +194,8 @@ def _last_line(output: bytes) -> str:
 
 @contextmanager
 def _progress(console: Console, budget: int) -> Iterator[Callable[[int, float], None]]:
-    """A bar that is removed at the end; a line every few seconds if standard error is no terminal, such as a log."""
-    # Rich takes a log for a terminal if FORCE_COLOR is set, as it is in some CI.
+    """A bar that is removed at the end; a line every few seconds if standard error is not a terminal, such as a log."""
+    # Rich treats a log as a terminal if FORCE_COLOR is set, as it is in some CI.
     if not (console.is_terminal and console.file.isatty()):
         yield _lines(console, budget)
         return

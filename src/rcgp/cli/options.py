@@ -52,7 +52,7 @@ def _option(value: Any, text: str, *names: str, shown: str | bool = True, **more
 
 @dataclass(frozen=True, kw_only=True)
 class FormatOptions:
-    """How a table is written; ``None`` if not given."""
+    """Format of a table; ``None`` if not given."""
 
     missing: Literal["drop", "error"] = _option("error", "Rows that lack a value: drop them, or end with an error.")
     encoding: str | None = _option(None, "Encoding of a CSV file, such as cp1252.", shown="UTF-8 or UTF-16")
@@ -87,8 +87,7 @@ class Options(ReadingOptions):
     )
     outputs: Outputs | None = _option(
         None,
-        "Several targets: one model of all cells, in which targets that go together help each other, or a model for "
-        "each.",
+        "Several targets: one model of all cells, in which correlated targets inform each other, or a model for each.",
         shown=f"correlated up to {CORRELATED_UP_TO} cells",
     )
     features: list[str] | None = _option(
@@ -133,7 +132,7 @@ class Options(ReadingOptions):
         min=2,
         shown=f"{_EXACT_FIT_ROWS}; {_SPARSE_FIT_ROWS} in a sparse fit",
     )
-    seed: int = _option(0, "Seed of everything random.", min=0)
+    seed: int = _option(0, "Random seed.", min=0)
 
     def __post_init__(self) -> None:
         if len(self.target) == 1 and self.outputs is not None:
@@ -162,10 +161,10 @@ class Options(ReadingOptions):
     def _check_kind(self, sparse: bool, why: str = "") -> None:
         """Refuse an option that does not apply to a kind of fit."""
         if sparse and self.restarts is not None:
-            sentence = f"there are no restarts in a sparse fit{why}; say --exact, or leave it out"
+            sentence = f"there are no restarts in a sparse fit{why}; use --exact, or leave it out"
             raise typer.BadParameter(sentence, param_hint=["--restarts"])
         if not sparse and self.inducing is not None:
-            sentence = f"there are no inducing points in an exact fit{why}; say --sparse, or leave it out"
+            sentence = f"there are no inducing points in an exact fit{why}; use --sparse, or leave it out"
             raise typer.BadParameter(sentence, param_hint=["--inducing"])
 
 
@@ -184,7 +183,7 @@ class SeriesOptions(FormatOptions):
         shown=False,
     )
     stuck: bool = _option(
-        False, "Take values that repeat more often than chance explains for errors of a stuck sensor.", "--stuck"
+        False, "Treat values that repeat more often than chance explains as errors of a stuck sensor.", "--stuck"
     )
     local_noise: bool = _option(
         True, "Let the noise vary in time if that increases the evidence.", "--local-noise/--no-local-noise"
@@ -195,7 +194,7 @@ class SeriesOptions(FormatOptions):
         "the typical gap.",
         shown=False,
     )
-    coverage: float = _option(0.95, "Probability that an interval holds a value that is no outlier.")
+    coverage: float = _option(0.95, "Probability that an interval holds a value that is not an outlier.")
     output: Path | None = _option(None, "HTML page to write.", shown=False)
     predictions: Path | None = _option(
         None, "CSV or Parquet file for what is expected at the time of each row, and the forecast.", shown=False

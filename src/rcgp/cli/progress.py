@@ -25,17 +25,11 @@ Table: TypeAlias = "pd.Series[float] | pd.DataFrame"
 def quiet_fit(model: Any, X: Any, y: Table, used: Table, console: Console, title: str) -> None:
     """Fit any estimator, with progress on a terminal and without warnings, which the results report.
 
-    Args:
-        model: the estimator.
-        X, y: what it is fitted to.
-        used: the rows of y that the model uses; an error names one of them.
-        console: for the progress.
-        title: of the progress.
+    An error names one of the rows of y that the model uses.
     """
     with progress_bar(console, title) as report, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the summary reports it
-        warnings.simplefilter("ignore", NoiseLawWarning)  # doubts are printed after the results
-        warnings.simplefilter("ignore", IntervalWarning)  # a notice reports it
+        for category in (ConvergenceWarning, NoiseLawWarning, IntervalWarning):
+            warnings.simplefilter("ignore", category)  # reported by the summary, the doubts and a notice
         try:
             model.set_params(progress=report).fit(X, y)
         except FitError as error:

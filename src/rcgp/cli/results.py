@@ -15,40 +15,39 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from rcgp.cli.fitting import Fitted
+from rcgp.cli.fitting import Fitted, FittedTable
 from rcgp.estimator import FLAG_RULE, SparseRCGPRegressor
 from rcgp.estimator.base import BaseRegressor
 from rcgp.report.summary import Rows, rows_of
+from rcgp.report.text import counted
 from rcgp.saving import write_atomically
 from rcgp.table import Encoding
 from rcgp.table.encoding import printable
 from rcgp.weights.noise_law import SCALES
 
 __all__ = [
-    "NEW_COLUMNS",
     "cleaned",
-    "coverage_of",
+    "error_fact",
+    "new_columns",
+    "noise_fact",
     "number",
     "optimiser_fact",
     "outliers_json",
-    "output_json",
     "print_columns",
     "print_doubts",
-    "print_lengthscales",
     "print_notices",
     "print_rows",
     "print_summary",
-    "print_verdict",
-    "summary_facts",
+    "print_verdicts",
     "suspicion",
-    "suspicion_order",
+    "suspicious",
     "verdict_facts",
     "verdict_json",
     "write_table",
 ]
 
-#: Columns that ``rcgp clean`` adds to a table.
-NEW_COLUMNS = ("outlier_probability", "expected", "outlier")
+_NEW_COLUMNS = ("outlier_probability", "expected", "outlier")
+_CELL_RULE = FLAG_RULE.replace("rows", "cells")
 # Largest number of rows at which the noise is evaluated for its range: a million take 15 seconds.
 _NOISE_ROWS = 20_000
 
@@ -79,29 +78,44 @@ def suspicion(
             "outlier": model.outliers_,
         }
     )
-    return suspicion_order(rows)
+    return _most_suspicious_first(rows)
 
 
-def suspicion_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """The same rows, the most suspicious first."""
-    order = np.lexsort((-rows["score"].abs().to_numpy(), -rows["outlier_probability"].to_numpy()))
-    return rows.iloc[order].reset_index(drop=True)
+def suspicious(fitted: FittedTable) -> pd.DataFrame:
+    """Every observed cell as in :func:`suspicion`; of several targets, with a column for theirs."""
+    parts = []
+    for one in fitted.targets:
+        rows = suspicion(one.model, one.y, one.expected, one.names)
+        if len(fitted.targets) > 1:
+            rows.insert(1 if one.names is None else 2, "target", str(one.y.name))
+        parts.append(rows)
+    return _most_suspicious_first(pd.concat(parts, ignore_index=True))
 
 
-def outliers_json(fitted: Fitted, rows: pd.DataFrame) -> dict[str, Any]:
-    """The rows of :func:`suspicion` and the noise law as JSON."""
+def _most_suspicious_first(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sort_values(["outlier_probability", "score"], key=abs, ascending=False, ignore_index=True)
+
+
+def outliers_json(fitted: FittedTable, rows: pd.DataFrame) -> dict[str, Any]:
+    """Rows of :func:`suspicious`, the verdict on each target and, of several, their correlation, as JSON."""
+    verdicts = [{"target": one.y.name, **verdict_json(one.model, _rows(one))} for one in fitted.targets]
     listed = rows.to_dict(orient="records")
-    return {**output_json(fitted), "rows": listed, "flag_rule": FLAG_RULE, "notices": fitted.notices}
-
-
-def output_json(fitted: Fitted) -> dict[str, Any]:
-    """The noise law of a target, its coverage and its doubts as JSON."""
-    return {"target": fitted.y.name, **verdict_json(fitted.model, _rows(fitted))}
+    if len(verdicts) == 1:
+        return {**verdicts[0], "rows": listed, "flag_rule": FLAG_RULE, "notices": fitted.notices}
+    correlation = fitted.correlation
+    return {
+        "targets": verdicts,
+        "correlation": None if correlation is None else correlation.tolist(),
+        "cells": listed,
+        "flagged": int(fitted.model.outliers_.sum()),
+        "flag_rule": _CELL_RULE,
+        "notices": fitted.notices,
+    }
 
 
 def verdict_json(model: Any, rows: Rows) -> dict[str, Any]:
     """The facts of :func:`verdict_facts`, and the doubts, as JSON."""
-    law, (of_good, of_all) = model.noise_law_, coverage_of(rows)
+    law, (of_good, of_all) = model.noise_law_, _coverage_of(rows)
     return {
         "noise_law": {"scales": list(SCALES), "shares": list(law.shares), "outlier_share": law.outlier_share},
         "flagged": int(model.outliers_.sum()),
@@ -110,28 +124,56 @@ def verdict_json(model: Any, rows: Rows) -> dict[str, Any]:
     }
 
 
-def print_summary(fitted: Fitted, console: Console, shown: int) -> None:
-    """The fit, its leave-one-out error, its noise law and the most suspicious rows."""
-    model = fitted.model
-    rows = suspicion(model, fitted.y, fitted.expected, fitted.names)
-    sparse = [("inducing points", f"{len(model.inducing_points_)}")] if isinstance(model, SparseRCGPRegressor) else []
-    facts = (("rows used", f"{len(fitted.y)}"), *sparse, *summary_facts(fitted), optimiser_fact(model))
-    print_columns(facts, console)
-    print_lengthscales(fitted.X, model, fitted.encoding, console)
-    if shown and len(rows):
-        console.print("\nMost suspicious rows, predicted from all others:")
-        print_rows(rows.head(shown), console)
+def print_summary(fitted: FittedTable, console: Console, shown: int) -> None:
+    """The fit, leave-one-out errors, noise laws, the correlation of several targets, and the most suspicious rows."""
+    model, several, together = fitted.model, len(fitted.targets) > 1, fitted.correlation is not None
+    facts = [("rows used", f"{len(fitted.Y)}")]
+    if isinstance(model, SparseRCGPRegressor):
+        facts.append(("inducing points", f"{len(model.inducing_points_)}"))
+    if several:
+        kind = "correlated: one model of all cells" if together else "independent: a model for each"
+        facts += [("cells", f"{int(fitted.Y.count().sum())} of {fitted.Y.size} observed"), ("targets", kind)]
+        facts += [optimiser_fact(model)] if together else []
+        print_columns([*facts, _cell_rule_fact()], console)
+        facts = []
+    for one in fitted.targets:
+        if several:
+            console.print()
+        own = () if together else (optimiser_fact(one.model),)
+        print_columns([*facts, *_summary_facts(one, several), *own], console)
+        if not together:
+            _print_lengthscales(one.X, one.model, fitted.encoding, console)
+    if together:
+        _print_lengthscales(fitted.X, model, fitted.encoding, console)
+        _print_correlation(fitted, console)
+    if shown:
+        console.print(f"\nMost suspicious {'cells' if several else 'rows'}, predicted from all others:")
+        print_rows(suspicious(fitted).head(shown), console)
 
 
-def summary_facts(fitted: Fitted, several: bool = False) -> tuple[tuple[str, str], ...]:
+def _summary_facts(fitted: Fitted, several: bool) -> list[tuple[str, str]]:
     """A target, its noise and leave-one-out error, and its noise law; the rule of flags unless there are several."""
-    error = np.abs(fitted.y.to_numpy() - fitted.expected)
-    return (
+    noise = fitted.model.noise_std(fitted.X.iloc[:: -(-len(fitted.X) // _NOISE_ROWS)])
+    return [
         ("target", printable(fitted.y.name)),
-        ("noise", _noise(fitted)),
-        ("leave-one-out error", f"absolute: median {number(float(np.median(error)))}, mean {number(error.mean())}"),
+        noise_fact(noise, "from place to place", " of the logarithm" if fitted.encoding.log else ""),
+        error_fact(fitted.y.to_numpy() - fitted.expected),
         *verdict_facts(fitted.model, _rows(fitted), several),
-    )
+    ]
+
+
+def noise_fact(noise: NDArray[np.float64], where: str, of: str = "") -> tuple[str, str]:
+    """Standard deviation of the noise; if it varies, its range."""
+    low, middle, high = np.quantile(noise, [0.0, 0.5, 1.0])
+    if high <= low * (1.0 + 1e-6):
+        return "noise", f"standard deviation {number(middle)}{of}"
+    return "noise", f"standard deviation {number(low)} to {number(high)} {where}, median {number(middle)}{of}"
+
+
+def error_fact(residual: NDArray[np.float64]) -> tuple[str, str]:
+    """Median and mean leave-one-out error."""
+    error = np.abs(residual)
+    return "leave-one-out error", f"absolute: median {number(float(np.median(error)))}, mean {number(error.mean())}"
 
 
 def optimiser_fact(model: Any) -> tuple[str, str]:
@@ -140,10 +182,19 @@ def optimiser_fact(model: Any) -> tuple[str, str]:
     return "optimiser", f"{'converged' if report.converged else 'did NOT converge'} in {report.seconds:.1f} s"
 
 
-def print_verdict(fitted: Fitted, console: Console, several: bool = False) -> None:
-    """The noise law, the coverage of the intervals and the number of flagged rows, below a blank line."""
-    console.print()
-    print_columns(verdict_facts(fitted.model, _rows(fitted), several), console)
+def print_verdicts(fitted: FittedTable, console: Console) -> None:
+    """The noise law, the coverage of the intervals and the number of flagged rows of each target."""
+    several = len(fitted.targets) > 1
+    for one in fitted.targets:
+        console.print(f"\n{printable(one.y.name)}" if several else "", markup=False)
+        print_columns(verdict_facts(one.model, _rows(one), several), console)
+    if several:
+        console.print()
+        print_columns([_cell_rule_fact()], console)
+
+
+def _cell_rule_fact() -> tuple[str, str]:
+    return "flagged", _CELL_RULE.removeprefix("flagged: ")
 
 
 def print_rows(rows: pd.DataFrame, console: Console) -> None:
@@ -171,24 +222,38 @@ def print_doubts(doubts: Iterable[str], console: Console) -> None:
         console.print(Text(f"Doubt: {printable(doubt)}", style="bold yellow"), soft_wrap=True)
 
 
-def cleaned(fitted: Fitted, drop: bool) -> tuple[pd.DataFrame, str]:
-    """The table with :data:`NEW_COLUMNS`, or without flagged and incomplete rows.
+def new_columns(targets: Sequence[str]) -> tuple[str, ...]:
+    """Columns that ``rcgp clean`` adds to a table; of several targets, after the name of each."""
+    several = len(targets) > 1
+    return tuple(f"{target}_{name}" if several else name for target in targets for name in _NEW_COLUMNS)
 
-    Also a sentence about it, with ``{output}`` for the name of the file.
+
+def cleaned(fitted: FittedTable, drop: bool) -> tuple[pd.DataFrame, str]:
+    """The table with :func:`new_columns`, or without flagged and incomplete rows, and a sentence about it.
+
+    Of several targets flagged cells are emptied, rows without any target are left out, and empty cells have an expected
+    value too. The sentence has ``{output}`` for the name of the file.
     """
-    model, table = fitted.model, fitted.table
-    flags = pd.Series(model.outliers_, index=fitted.y.index)
-    count, left_out = int(flags.sum()), len(table) - len(flags)
+    table, Y, model, several = fitted.table, fitted.Y, fitted.model, len(fitted.targets) > 1
+    flags = pd.DataFrame(model.outliers_.reshape(Y.shape), Y.index, Y.columns)
+    count, left_out, rule = int(flags.to_numpy().sum()), len(table) - len(Y), _CELL_RULE if several else FLAG_RULE
     if drop:
-        kept = table.loc[flags.index[~flags]]
+        kept = (Y.notna() & ~flags).any(axis=1)
+        rest = table.loc[kept.index[kept]].copy()
+        for target in Y.columns if several else ():
+            rest[target] = rest[target].mask(flags.loc[kept, target])
         incomplete = f" and {left_out} that lack a value" if left_out else ""
-        summary = f"{len(kept)} of {len(table)} rows, without {count} flagged{incomplete}, written to {{output}}"
-        return kept, f"{summary} ({FLAG_RULE})"
-    values = (model.outlier_probability_, fitted.expected, flags.astype("boolean"))
-    new = pd.DataFrame(dict(zip(NEW_COLUMNS, values, strict=True)), flags.index)
-    incomplete = f" and {left_out} not judged, as they lack a value" if left_out else ""
-    summary = f"{len(table)} rows, {count} of them flagged{incomplete}, written to {{output}}"
-    return table.join(new), f"{summary} ({FLAG_RULE})"
+        what = f"{counted(count, 'flagged cell')} emptied" if several else f"without {count} flagged{incomplete}"
+        return rest, f"{len(rest)} of {len(table)} rows, {what}, written to {{output}} ({rule})"
+    columns: list[Any] = []
+    for target, expected, probability in zip(
+        Y.columns, fitted.expected.T, model.outlier_probability_.reshape(Y.shape).T, strict=True
+    ):
+        columns += [probability, expected, flags[target].astype("boolean").where(Y[target].notna())]
+    new = pd.DataFrame(dict(zip(new_columns(list(Y.columns)), columns, strict=True)), Y.index)
+    what = f"{counted(count, 'cell')} flagged" if several else f"{count} of them flagged"
+    incomplete = f" and {left_out} {'rows ' if several else ''}not judged, as they lack a value" if left_out else ""
+    return table.join(new), f"{len(table)} rows, {what}{incomplete}, written to {{output}} ({rule})"
 
 
 def write_table(table: pd.DataFrame, path: Path | None, separator: str = ",", decimal: str = ".") -> None:
@@ -207,7 +272,7 @@ def verdict_facts(model: Any, rows: Rows, several: bool = False) -> tuple[tuple[
 
     With the rule of flags, unless there are several targets: the caller then prints it once.
     """
-    of_good, of_all = coverage_of(rows)
+    of_good, of_all = _coverage_of(rows)
     afterwards = "" if model.weight == "learned" else " It was learned after the fit and only flags rows."
     coverage = f"{of_good:.1%} of the rows that are not flagged lie in their 95 % interval, {of_all:.1%} of all"
     return (
@@ -217,7 +282,7 @@ def verdict_facts(model: Any, rows: Rows, several: bool = False) -> tuple[tuple[
     )
 
 
-def coverage_of(rows: Rows) -> tuple[float, float]:
+def _coverage_of(rows: Rows) -> tuple[float, float]:
     """Share of the rows inside their 95 % leave-one-out interval by the law: of those not flagged, and of all."""
     good = rows.inside[~rows.flagged]
     return float(good.mean()) if len(good) else math.nan, float(rows.inside.mean())
@@ -227,17 +292,15 @@ def _rows(fitted: Fitted) -> Rows:
     return rows_of(fitted.model, fitted.X, np.asarray(fitted.fitted_y, dtype=np.float64), tuple(fitted.y.index))
 
 
-def _noise(fitted: Fitted) -> str:
-    """Standard deviation of the noise; if it varies, its range over evenly spaced rows."""
-    noise = fitted.model.noise_std(fitted.X.iloc[:: -(-len(fitted.X) // _NOISE_ROWS)])
-    low, middle, high = np.quantile(noise, [0.0, 0.5, 1.0])
-    of = " of the logarithm" if fitted.encoding.log else ""
-    if high <= low * (1.0 + 1e-6):
-        return f"standard deviation {number(middle)}{of}"
-    return f"standard deviation {number(low)} to {number(high)} from place to place, median {number(middle)}{of}"
+def _print_correlation(fitted: FittedTable, console: Console) -> None:
+    names = [printable(name) for name in fitted.Y.columns]
+    rows = zip(names, fitted.correlation, strict=True)
+    lines = [["", *names], *([name, *(f"{value:.2f}" for value in row)] for name, row in rows)]
+    console.print("\nCorrelation of the targets' functions:")
+    print_columns(lines, console, right=range(1, len(lines[0])), head=True)
 
 
-def print_lengthscales(X: pd.DataFrame, model: BaseRegressor, encoding: Encoding, console: Console) -> None:
+def _print_lengthscales(X: pd.DataFrame, model: BaseRegressor, encoding: Encoding, console: Console) -> None:
     """Lengthscales beside the range of each feature: only their ratio says how much a feature matters.
 
     Constant features come last, without a lengthscale.
@@ -255,7 +318,7 @@ def print_lengthscales(X: pd.DataFrame, model: BaseRegressor, encoding: Encoding
         else:
             scale, span = number(lengthscales[j]), f"{number(low[j])} to {number(high[j])}"
         lines.append([printable(name), "–" if constant[j] else scale, span])
-    console.print("\nHow far one moves in a feature before the function changes:")
+    console.print("\nLengthscale of each feature, the distance over which the function changes:")
     print_columns(lines, console, right=(1, 2), head=True)
 
 

@@ -19,6 +19,8 @@ from rcgp.cli.follow import follow
 from rcgp.cli.options import SeriesOptions, many
 from rcgp.cli.progress import quiet_fit
 from rcgp.cli.results import (
+    error_fact,
+    noise_fact,
     number,
     optimiser_fact,
     print_columns,
@@ -43,19 +45,16 @@ __all__ = ["FittedSeries", "run_series"]
 
 #: A longer forecast is a mistake, such as a year of steps of a second.
 _MOST_STEPS = 1_000_000
+_STEPS_SHOWN = 10
 
 
 @dataclass(frozen=True)
 class FittedSeries:
-    """A fitted series of one target.
+    """A fitted series of one target, with notices for the user.
 
     Attributes:
-        model: the fitted model.
-        times: ``n`` times.
         y: ``n`` values, NaN where one is missing, with the numbers of their rows.
         rows: those that are not missing, as the model sees them.
-        forecast: predictions beyond the last time, or none.
-        notices: sentences for the user about the table.
     """
 
     model: RCGPSeries
@@ -176,19 +175,15 @@ def _suspicion(fitted: FittedSeries) -> pd.DataFrame:
 def _print_series(fitted: FittedSeries, console: Console, shown_rows: int) -> None:
     """The series, its leave-one-out error, its noise law, the most suspicious rows and the ends of the forecast."""
     model, rows = fitted.model, fitted.rows
-    error, zone = np.abs(rows.residual), model.clock_.zone
+    zone = model.clock_.zone
     missing = len(fitted.y) - len(rows.label)
     first, last = times([fitted.times.min(), fitted.times.max()])
-    low, middle, high = np.quantile(model.noise_std(fitted.times), [0.0, 0.5, 1.0])
-    noise = f"standard deviation {number(middle)}"
-    if high > low * (1.0 + 1e-6):
-        noise = f"standard deviation {number(low)} to {number(high)} in time, median {number(middle)}"
     facts = (
         ("target", printable(fitted.y.name)),
         ("rows", f"{many(len(fitted.y))}, {many(missing)} without a value" if missing else many(len(fitted.y))),
         ("span", f"{first} to {last}{f' ({zone})' if zone else ''}, typical gap {gap_text(model, typical_gap(model))}"),
-        ("noise", noise),
-        ("leave-one-out error", f"absolute: median {number(float(np.median(error)))}, mean {number(error.mean())}"),
+        noise_fact(model.noise_std(fitted.times), "in time"),
+        error_fact(rows.residual),
         *verdict_facts(model, rows),
         optimiser_fact(model),
     )
@@ -201,11 +196,11 @@ def _print_series(fitted: FittedSeries, console: Console, shown_rows: int) -> No
     console.print()
 
 
-def _print_forecast(forecast: Forecast, console: Console, most: int = 10) -> None:
+def _print_forecast(forecast: Forecast, console: Console) -> None:
     """The forecast; of a long one evenly spaced steps."""
     count = len(forecast.mean)
-    chosen = np.unique(np.linspace(0, count - 1, most).round().astype(int))
-    some = "" if count <= most else f", {len(chosen)} of its {many(count)} steps"
+    chosen = np.unique(np.linspace(0, count - 1, _STEPS_SHOWN).round().astype(int))
+    some = "" if count <= _STEPS_SHOWN else f", {len(chosen)} of its {many(count)} steps"
     console.print(f"\nForecast{some}:")
     lines = [["time", "expected", "lower", "upper"]]
     for i, text in zip(chosen, np.array(times(forecast.times))[chosen], strict=True):
@@ -216,7 +211,8 @@ def _print_forecast(forecast: Forecast, console: Console, most: int = 10) -> Non
 def _as_json(fitted: FittedSeries, top: int) -> dict[str, Any]:
     """A fitted series as JSON: all flagged rows, and further suspicious ones up to ``top``."""
     model, rows = fitted.model, _suspicion(fitted)
-    listed = rows.head(max(top, int(model.outliers_.sum()))).assign(time=lambda some: _moments(fitted, some["row"]))
+    listed = rows.head(max(top, int(model.outliers_.sum())))
+    listed = listed.assign(time=_iso(fitted.times[fitted.y.index.get_indexer(pd.Index(listed["row"]))]))
     ahead = fitted.forecast
     steps = [] if ahead is None else zip(_iso(pd.Index(ahead.times)), *map(np.ndarray.tolist, ahead[1:]), strict=True)
     first, last = _iso(pd.Index([fitted.times.min(), fitted.times.max()]))
@@ -233,11 +229,6 @@ def _as_json(fitted: FittedSeries, top: int) -> dict[str, Any]:
         "forecast": [dict(zip(("time", *Forecast._fields[1:]), step, strict=True)) for step in steps],
         "notices": fitted.notices,
     }
-
-
-def _moments(fitted: FittedSeries, rows: pd.Series[Any]) -> list[Any]:
-    """The times of rows as JSON."""
-    return _iso(fitted.times[fitted.y.index.get_indexer(pd.Index(rows.astype(int)))])
 
 
 def _iso(index: pd.Index) -> list[Any]:

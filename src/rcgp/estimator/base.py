@@ -26,8 +26,11 @@ from rcgp.weights import Constant, InverseMultiquadric, SquaredExponential, Weig
 __all__ = [
     "BaseRegressor",
     "as_tensor",
+    "check_bool",
     "check_choice",
+    "check_coverage",
     "check_integer",
+    "check_levels",
     "names_of_outputs",
     "only",
     "stacked",
@@ -63,6 +66,28 @@ def check_integer(value: Any, argument: str, least: int) -> None:
     """Raise a ValueError unless the value is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(f"{argument} must be a whole number, at least {least}, got {value!r}")
+
+
+def check_bool(value: Any, argument: str) -> None:
+    """Raise a TypeError unless the value is true or false."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{argument} must be True or False, got {value!r}")
+
+
+def check_levels(q: ArrayLike) -> Array:
+    """One or several probabilities as an array, or a ValueError."""
+    levels = np.asarray(q, dtype=np.float64)
+    if levels.ndim > 1 or not levels.size or not bool(((levels > 0.0) & (levels < 1.0)).all()):
+        raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
+    return levels
+
+
+def check_coverage(coverage: Any) -> Array:
+    """The levels of the quantiles that bound a central interval, or a ValueError."""
+    if not (isinstance(coverage, int | float | np.floating) and 0.0 < float(coverage) < 1.0):
+        raise ValueError(f"coverage must be a probability in (0, 1), got {coverage!r}")
+    tail = 0.5 * (1.0 - float(coverage))
+    return np.array([tail, 1.0 - tail])
 
 
 class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: ignore[misc]
@@ -119,9 +144,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
             For a Dask collection a lazy Dask array.
         """
         check_is_fitted(self)
-        levels = np.asarray(q, dtype=np.float64)
-        if levels.ndim > 1 or not levels.size or not bool(((levels > 0.0) & (levels < 1.0)).all()):
-            raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
+        levels = check_levels(q)
         quantiles = self._quantiles(X, np.atleast_1d(levels))
         return quantiles[0] if levels.ndim == 0 else np.stack(quantiles, axis=-1)
 
@@ -141,10 +164,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
             For a Dask collection lazy Dask arrays.
         """
         check_is_fitted(self)
-        if not (isinstance(coverage, int | float | np.floating) and 0.0 < float(coverage) < 1.0):
-            raise ValueError(f"coverage must be a probability in (0, 1), got {coverage!r}")
-        tail = 0.5 * (1.0 - float(coverage))
-        lower, upper = self._quantiles(X, np.array([tail, 1.0 - tail]))
+        lower, upper = self._quantiles(X, check_coverage(coverage))
         return lower, upper
 
     def noise_std(self, X: Any) -> Any:
@@ -224,8 +244,7 @@ class BaseRegressor(RegressorMixin, BaseEstimator, metaclass=ABCMeta):  # type: 
         """Raise an error that names a wrong parameter. Called by ``fit``: scikit-learn's constructors do not check."""
         check_choice(self.priors, ("weak", None), "priors")
         for name in ("normalize", "local_noise"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            check_bool(getattr(self, name), name)
         if self.kernel is not None and not isinstance(self.kernel, gpytorch.kernels.Kernel | sk.Kernel):
             raise TypeError(f"kernel must be a kernel of GPyTorch or scikit-learn, or None, got {self.kernel!r}")
         if not isinstance(self.weight, WeightFunction):

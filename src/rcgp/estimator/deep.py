@@ -220,9 +220,6 @@ class DeepRCGPRegressor(BaseRegressor):
         self._set_fitted(fitted, report, doubts, *(part.numpy() for part in rows))
         return self
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
-
     def _start(self, X: Tensor, y: Tensor, seed: int) -> FittedDeep:
         """The model before its training."""
         X_centre, y_centre = X.quantile(0.5, dim=0), float(y.quantile(0.5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import gpytorch
 import numpy as np
@@ -12,21 +11,13 @@ from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut
 from rcgp.estimator.base import BaseRegressor
-from rcgp.estimator.output import (
-    Output,
-    diagnosed,
-    fit_model,
-    given_prior,
-    set_noise,
-    warn_of_absurd_input,
-    with_absurd_input,
-)
+from rcgp.estimator.output import Output, diagnosed, fit_model, given_prior, set_noise, warn_of_absurd_input, weigh_all
 from rcgp.models import MultiOutputRCGP
 from rcgp.models.coregion import CellKernel
 from rcgp.models.defaults import add_weak_priors, robust_scales, squared_exponential
 from rcgp.models.means import OutputMeans, build_mean
 from rcgp.models.posterior import PosteriorNormal
-from rcgp.training import FitError, FitReport, RobustReport, weigh_by_law
+from rcgp.training import FitReport, RobustReport
 from rcgp.training.judgement import judge_outputs
 from rcgp.weights import NoiseLaw, WeightFunction
 
@@ -34,12 +25,7 @@ __all__ = ["OutputOf", "fit_joint"]
 
 
 class OutputOf:
-    """One output of a multi-output model, with the interface of a model of one output.
-
-    Args:
-        joint: the model of all outputs.
-        output: which one.
-    """
+    """One output of a joint model, with the interface of a model of one output."""
 
     def __init__(self, joint: MultiOutputRCGP, output: int) -> None:
         self.joint, self.output = joint, output
@@ -76,17 +62,9 @@ class OutputOf:
 def fit_joint(
     estimator: BaseRegressor, X: Tensor, Y: Tensor, precision: Tensor | None, random: np.random.RandomState
 ) -> list[Output]:
-    """Build and fit one model of all columns of Y.
+    """Build and fit one model of all columns of Y, whose missing cells are NaN. All outputs have the same report.
 
-    Args:
-        estimator: its parameters, which are checked.
-        X: ``n x d`` inputs.
-        Y: ``n x T`` observations, NaN where a cell is missing.
-        precision: ``n`` sample weights; rows of weight zero are left out of the model, but diagnosed.
-        random: source of the sample of rows and of the seed of restarts.
-
-    Returns:
-        The diagnosis of each output; all have the same report.
+    Rows of sample weight (``precision``) zero are left out of the model, but diagnosed.
     """
     kept = torch.ones(len(Y), dtype=torch.bool) if precision is None else precision > 0
     used = ~Y.isnan() & kept.unsqueeze(-1)
@@ -101,20 +79,14 @@ def fit_joint(
     sample_precision = None if precision is None else precision[sample]
     model = _build(estimator, X[sample], observed[sample], sample_precision, sampled=sampled)
     names = getattr(estimator, "feature_names_in_", None)
-    try:
-        report = fit_model(estimator, model, random)
-    except FitError as error:  # its row is a cell of the model
-        cause = with_absurd_input(error, model.train_y, model.train_X[:, :-1], names)
-        row = int(model.observed.nonzero()[cause.row, 0])
-        raise FitError(cause.reason, int(sample[row]), cause.clue) from error
+    cells = model.observed.nonzero()
+    report = fit_model(estimator, model, model.train_X[:, :-1], random, lambda cell: int(sample[cells[cell, 0]]))
     if sampled:  # means, unless they are trained, and weights follow all rows
         model.set_cells(X[rows], observed[rows], None if precision is None else precision[rows])
         if not isinstance(estimator.mean, gpytorch.means.Mean):
             tables = [(X[used[:, t]], Y[used[:, t], t]) for t in range(Y.shape[1])]
             model.mean = OutputMeans([build_mean(estimator.mean, *table).to(X) for table in tables])
-        if isinstance(report, RobustReport):
-            weigh_by_law(model, report.laws)
-        report = replace(report, hyperparameters=model.listed_hyperparameters())
+        report = weigh_all(model, report)
     for kernel in getattr(model.kernel, "kernels", [model.kernel]):
         warn_of_absurd_input(kernel, X[rows], names, rows)
     return _diagnosed(model, report, X, Y, used)
@@ -135,10 +107,7 @@ def _diagnosed(model: MultiOutputRCGP, report: FitReport, X: Tensor, Y: Tensor, 
 def _sample(used: Tensor, size: int, random: np.random.RandomState) -> Tensor:
     """Random rows, in order; an output without a cell in them brings rows of its own, so that it can be fitted.
 
-    Args:
-        used: ``n x T``, which cells are observed.
-        size: number of rows to draw.
-        random: source of the draw.
+    ``used`` says which of the ``n x T`` cells are observed.
     """
     chosen = torch.zeros(len(used), dtype=torch.bool)
     chosen[torch.from_numpy(random.choice(len(used), size, replace=False))] = True

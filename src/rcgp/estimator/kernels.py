@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import gpytorch
 import numpy as np
 import sklearn.gaussian_process.kernels as sk
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rcgp.models.defaults import Between, above
@@ -21,33 +21,8 @@ __all__ = ["Noise", "known_kernels", "translate"]
 KNOWN = "RBF, Matern, RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel, WhiteKernel, sums and products"
 
 
-@dataclass(frozen=True)
-class Noise:
-    """The noise variance of a WhiteKernel: its initial value and its bounds, which are equal if it is fixed."""
-
-    variance: float
-    low: float
-    high: float
-
-    @classmethod
-    def within(cls, value: float, bounds: Any) -> Noise:
-        """A value with scikit-learn's bounds: a pair, or ``"fixed"``."""
-        low, high = (value, value) if isinstance(bounds, str) else np.reshape(bounds, (-1, 2))[0].tolist()
-        return cls(float(value), float(low), float(high))
-
-    @property
-    def fixed(self) -> bool:
-        return self.low == self.high
-
-    def __add__(self, other: Noise) -> Noise:
-        return Noise(self.variance + other.variance, self.low + other.low, self.high + other.high)
-
-    def __mul__(self, other: Noise) -> Noise:
-        return Noise(self.variance * other.variance, self.low * other.low, self.high * other.high)
-
-    def scaled(self, factor: float) -> Noise:
-        """The noise in other units: every variance times the factor."""
-        return self * Noise(factor, factor, factor)
+#: The noise variance of a WhiteKernel: its initial value and its bounds, which are equal if it is fixed.
+Noise: TypeAlias = NDArray[np.float64]
 
 
 class _Part(NamedTuple):
@@ -86,13 +61,18 @@ def _translate(kernel: sk.Kernel, d: int) -> _Part:
     if type(kernel) is sk.Product:
         return _product(kernel, d)
     if type(kernel) is sk.WhiteKernel:
-        return _Part(None, Noise.within(kernel.noise_level, kernel.noise_level_bounds))
+        return _Part(None, _within(kernel.noise_level, kernel.noise_level_bounds))
     if type(kernel) not in _LEAVES:
         raise ValueError(
-            f"kernel {kernel} ({type(kernel).__name__}) has no GPyTorch counterpart here; known are {KNOWN}. "
+            f"kernel {kernel} ({type(kernel).__name__}) has no GPyTorch counterpart here; those that have are {KNOWN}. "
             "Give a GPyTorch kernel instead"
         )
-    return _Part(_LEAVES[type(kernel)](kernel, d), None)
+    return _Part(_leaf(kernel, d), None)
+
+
+def _within(value: float, bounds: Any) -> Noise:
+    """A value with scikit-learn's bounds: a pair, or ``"fixed"``."""
+    return np.array([value, *((value, value) if isinstance(bounds, str) else np.reshape(bounds, (-1, 2))[0])])
 
 
 def _sum(terms: Sequence[Any]) -> Any:
@@ -106,7 +86,7 @@ def _product(kernel: sk.Product, d: int) -> _Part:
     constant, other = (kernel.k1, kernel.k2) if type(kernel.k1) is sk.ConstantKernel else (kernel.k2, kernel.k1)
     part = _translate(other, d)
     if type(constant) is sk.ConstantKernel:
-        factor = Noise.within(constant.constant_value, constant.constant_value_bounds)
+        factor = _within(constant.constant_value, constant.constant_value_bounds)
         noise = None if part.noise is None else factor * part.noise
         scaled = None if part.kernel is None else gpytorch.kernels.ScaleKernel(part.kernel)
         if scaled is not None:
@@ -118,60 +98,48 @@ def _product(kernel: sk.Product, d: int) -> _Part:
     return _Part(first.kernel * part.kernel, None)
 
 
-def _rbf(kernel: sk.RBF | sk.Matern, d: int) -> gpytorch.kernels.Kernel:
-    return _with_lengthscale(gpytorch.kernels.RBFKernel, kernel, d)
+# GPyTorch's class for each of scikit-learn's, and its parameters: name there, scikit-learn's name, and the power of it.
+_LENGTHSCALE = ("lengthscale", "length_scale", 1)
+_LEAVES: dict[type, tuple[Any, tuple[tuple[str, str, int], ...]]] = {
+    sk.RBF: (gpytorch.kernels.RBFKernel, (_LENGTHSCALE,)),
+    sk.Matern: (gpytorch.kernels.MaternKernel, (_LENGTHSCALE,)),
+    sk.RationalQuadratic: (gpytorch.kernels.RQKernel, (_LENGTHSCALE, ("alpha", "alpha", 1))),
+    sk.ExpSineSquared: (
+        gpytorch.kernels.PeriodicKernel,
+        (("period_length", "periodicity", 1), ("lengthscale", "length_scale", 2)),
+    ),
+    sk.DotProduct: (gpytorch.kernels.ConstantKernel, (("constant", "sigma_0", 2),)),  # to which x·x' is added
+    sk.ConstantKernel: (gpytorch.kernels.ConstantKernel, (("constant", "constant_value", 1),)),
+}
 
 
-def _matern(kernel: sk.Matern, d: int) -> gpytorch.kernels.Kernel:
-    if kernel.nu == np.inf:
-        return _rbf(kernel, d)
-    if kernel.nu not in (0.5, 1.5, 2.5):
-        raise ValueError(f"kernel {kernel}: nu must be 0.5, 1.5, 2.5 or inf, which GPyTorch has, got {kernel.nu:g}")
-    return _with_lengthscale(lambda **named: gpytorch.kernels.MaternKernel(nu=kernel.nu, **named), kernel, d)
-
-
-def _rational_quadratic(kernel: sk.RationalQuadratic, d: int) -> gpytorch.kernels.Kernel:
-    return _set(_with_lengthscale(gpytorch.kernels.RQKernel, kernel, d), "alpha", kernel.alpha, kernel.alpha_bounds)
-
-
-def _periodic(kernel: sk.ExpSineSquared, d: int) -> gpytorch.kernels.Kernel:
-    if d != 1:
+def _leaf(kernel: sk.Kernel, d: int) -> gpytorch.kernels.Kernel:
+    """A kernel that is neither a sum nor a product nor noise."""
+    cls, parameters = _LEAVES[type(kernel)]
+    options: dict[str, Any] = {}
+    if isinstance(kernel, sk.ExpSineSquared) and d != 1:
         raise ValueError(
             f"kernel {kernel}: scikit-learn's ExpSineSquared takes the sine of a distance, GPyTorch's PeriodicKernel "
             f"one of each difference; they agree for one feature only, and the data have {d}. Give a GPyTorch kernel"
         )
-    periodic = _set(gpytorch.kernels.PeriodicKernel(), "period_length", kernel.periodicity, kernel.periodicity_bounds)
-    # GPyTorch's lengthscale of a periodic kernel is scikit-learn's squared.
-    return _set(periodic, "lengthscale", kernel.length_scale, kernel.length_scale_bounds, power=2)
-
-
-def _dot_product(kernel: sk.DotProduct, d: int) -> gpytorch.kernels.Kernel:
-    linear = _set(gpytorch.kernels.LinearKernel(), "variance", 1.0, "fixed")
-    return linear + _set(gpytorch.kernels.ConstantKernel(), "constant", kernel.sigma_0, kernel.sigma_0_bounds, power=2)
-
-
-def _constant(kernel: sk.ConstantKernel, d: int) -> gpytorch.kernels.Kernel:
-    value, bounds = kernel.constant_value, kernel.constant_value_bounds
-    return _set(gpytorch.kernels.ConstantKernel(), "constant", value, bounds)
-
-
-_LEAVES: dict[type, Callable[[Any, int], gpytorch.kernels.Kernel]] = {
-    sk.RBF: _rbf,
-    sk.Matern: _matern,
-    sk.RationalQuadratic: _rational_quadratic,
-    sk.ExpSineSquared: _periodic,
-    sk.DotProduct: _dot_product,
-    sk.ConstantKernel: _constant,
-}
-
-
-def _with_lengthscale(make: Callable[..., Any], kernel: Any, d: int) -> gpytorch.kernels.Kernel:
-    """A stationary kernel with one lengthscale, or one for each feature, as the given kernel has."""
-    lengthscale = np.atleast_1d(kernel.length_scale)
-    if lengthscale.size not in (1, d):
-        raise ValueError(f"kernel {kernel} has {lengthscale.size} length scales, the data have {d} features")
-    translated = make(ard_num_dims=lengthscale.size if lengthscale.size > 1 else None)
-    return _set(translated, "lengthscale", lengthscale, kernel.length_scale_bounds)
+    if isinstance(kernel, sk.Matern) and kernel.nu == np.inf:
+        cls = gpytorch.kernels.RBFKernel
+    elif isinstance(kernel, sk.Matern):
+        if kernel.nu not in (0.5, 1.5, 2.5):
+            raise ValueError(f"kernel {kernel}: nu must be 0.5, 1.5, 2.5 or inf, which GPyTorch has, got {kernel.nu:g}")
+        options["nu"] = kernel.nu
+    if hasattr(kernel, "length_scale"):  # one, or one for each feature
+        size = np.size(kernel.length_scale)
+        if size not in (1, d):
+            raise ValueError(f"kernel {kernel} has {size} length scales, the data have {d} features")
+        if size > 1:
+            options["ard_num_dims"] = size
+    translated = cls(**options)
+    for name, given, power in parameters:
+        _set(translated, name, getattr(kernel, given), getattr(kernel, f"{given}_bounds"), power)
+    if isinstance(kernel, sk.DotProduct):
+        return _set(gpytorch.kernels.LinearKernel(), "variance", 1.0, "fixed") + translated
+    return translated
 
 
 def _set(

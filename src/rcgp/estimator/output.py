@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut
-from rcgp.estimator.base import BaseRegressor
+from rcgp.estimator.base import BaseRegressor, only, stacked
 from rcgp.estimator.kernels import Noise, translate
 from rcgp.models import RCGP
 from rcgp.models.defaults import Between, above, add_weak_priors, in_units, kernel_of_all_columns, robust_spread
@@ -35,6 +35,7 @@ __all__ = [
     "ROW_ATTRIBUTES",
     "NoiseLawWarning",
     "Output",
+    "OutputsMixin",
     "RowDiagnosis",
     "build_model",
     "diagnosed",
@@ -45,7 +46,7 @@ __all__ = [
     "set_noise",
     "warn",
     "warn_of_absurd_input",
-    "with_absurd_input",
+    "weigh_all",
 ]
 
 Array = NDArray[np.float64]
@@ -105,17 +106,63 @@ class Output:
     rows: RowDiagnosis
 
 
+class OutputsMixin:
+    """Fitted attributes and predictions of one output or several, each with its model."""
+
+    n_outputs_: int
+    _outputs: Sequence[Output]
+    _inputs: Callable[[Any], Tensor]
+
+    def _set_outputs(self, outputs: Sequence[Output]) -> None:
+        """Set the attributes that each output has; with one output they have no axis for outputs."""
+        self.n_outputs_, self._outputs = len(outputs), tuple(outputs)
+        for name in ROW_ATTRIBUTES:
+            setattr(self, f"{name}_", stacked([getattr(output.rows, name) for output in outputs]))
+        self.noise_law_ = only([output.law for output in outputs])
+        self.doubts_ = only([output.doubts for output in outputs])
+        self.noise_variance_ = only([model.noise.item() for model in self._models])
+
+    @property
+    def _models(self) -> list[Any]:
+        return [output.model for output in self._outputs]
+
+    def _predict(self, X: Any, return_std: bool, return_cov: bool, include_noise: bool) -> Any:
+        inputs = self._inputs(X)
+        with torch.no_grad():
+            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self._models]
+            mean = stacked([posterior.mean for posterior in posteriors])
+            if return_std:
+                return mean, stacked([posterior.stddev for posterior in posteriors])
+            if return_cov:
+                return mean, stacked([posterior.covariance_matrix for posterior in posteriors])
+        return mean
+
+    def _quantiles(self, X: Any, levels: Array) -> list[Array]:
+        wanted, parts = torch.from_numpy(levels), []
+        for model, (mean, variance, noise) in zip(self._models, self._moments(self._inputs(X)), strict=True):
+            deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
+            parts.append(mean.unsqueeze(-1) + deviation)
+        quantiles = stacked(parts)
+        return [quantiles[:, i] for i in range(len(levels))]
+
+    def _noise_std(self, X: Any) -> Array:
+        inputs = self._inputs(X)
+        return stacked([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._models])
+
+    def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Mean and variance of f, and the squared scale of the noise law, for each output."""
+        with torch.no_grad():
+            for model in self._models:
+                posterior = model.posterior(inputs)
+                yield posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(inputs)
+
+
 def fit_output(
     estimator: BaseRegressor, X: Tensor, y: Tensor, precision: Tensor | None, random: np.random.RandomState
 ) -> Output:
-    """Build and fit the model of one column of y.
+    """Build and fit the model of one column of y, which is NaN where an observation is missing.
 
-    Args:
-        estimator: its parameters, which are checked, and its feature names for messages.
-        X: ``n x d`` inputs.
-        y: ``n`` observations, NaN where one is missing.
-        precision: ``n`` sample weights; rows of weight zero are left out of the model, but diagnosed.
-        random: source of the sample of rows and of the seed of restarts.
+    Rows of sample weight (``precision``) zero are left out of the model, but diagnosed.
     """
     used = ~y.isnan() if precision is None else ~y.isnan() & (precision > 0)
     if precision is not None:  # weights of 1 are the default
@@ -127,18 +174,12 @@ def fit_output(
         sample = torch.from_numpy(np.sort(random.choice(len(y_used), estimator.fit_rows, replace=False)))
     sample_precision = None if precision is None else precision[sample]
     model = build_model(estimator, X_used[sample], y_used[sample], sample_precision, sampled=sampled)
-    try:
-        report = fit_model(estimator, model, random)
-    except FitError as error:  # its row is a row of the model
-        cause = with_absurd_input(error, model.train_y, model.train_X, names)
-        raise FitError(cause.reason, int(used.nonzero()[sample[cause.row]]), cause.clue) from error
+    report = fit_model(estimator, model, model.train_X, random, lambda row: int(used.nonzero()[sample[row]]))
     if sampled:  # the mean, unless it is trained, and the weights follow all rows
         model.train_X, model.train_y, model.sample_weight = X_used, y_used, precision
         if not isinstance(estimator.mean, gpytorch.means.Mean):
             model.mean = build_mean(estimator.mean, X_used, y_used).to(X)
-        if isinstance(report, RobustReport):
-            weigh_by_law(model, report.laws)
-        report = replace(report, hyperparameters=model.listed_hyperparameters())
+        report = weigh_all(model, report)
     warn_of_absurd_input(model.kernel, X_used, names, used.nonzero().squeeze(-1))
     # Rows are flagged by the learned law. For a given weight a law is learned from the leave-one-out predictions
     # afterwards, which changes neither weights nor predictions.
@@ -190,24 +231,43 @@ def build_model(
 
 def set_noise(model: RCGP, noise: Noise, unit: Tensor) -> None:
     """Start and bounds of the noise variance as a WhiteKernel has them, in units of the outputs' squared spreads."""
-    bounds = Between(noise.low * unit, noise.high * unit)
-    model.register_constraint("raw_noise", above(0.0) if noise.fixed else bounds)
-    model.raw_noise.requires_grad_(not noise.fixed)
+    variance, low, high = noise.tolist()
+    model.register_constraint("raw_noise", above(0.0) if low == high else Between(low * unit, high * unit))
+    model.raw_noise.requires_grad_(low != high)
     with torch.no_grad():
-        model.raw_noise.copy_((noise.variance * unit).log())
+        model.raw_noise.copy_((variance * unit).log())
 
 
-def fit_model(estimator: BaseRegressor, model: RCGP, random: np.random.RandomState) -> FitReport:
-    """Fit the hyperparameters, and the noise law if it is learned."""
+def fit_model(
+    estimator: BaseRegressor, model: RCGP, X: Tensor, random: np.random.RandomState, row_of: Callable[[int], int]
+) -> FitReport:
+    """Fit the hyperparameters, and the noise law if it is learned.
+
+    An error names the row of the table, ``row_of`` that of the model; where one of the inputs X is absurd and no
+    observation is, it names the input.
+    """
     options: dict[str, Any] = {
         "restarts": int(estimator.n_restarts),
         "max_iterations": int(estimator.max_iter),
         "seed": int(random.randint(2**31 - 1)),
         "progress": estimator.progress,
     }
-    if estimator.weight == "learned":
-        return fit_robust(model, local_noise=bool(estimator.local_noise), **options)
-    return fit_ordinary(model, **options) if model.weight.constant_in_y else fit(model, "loo", **options)
+    try:
+        if estimator.weight == "learned":
+            return fit_robust(model, local_noise=bool(estimator.local_noise), **options)
+        return fit_ordinary(model, **options) if model.weight.constant_in_y else fit(model, "loo", **options)
+    except FitError as error:
+        absurd_y = bool(_distances(model.train_y.unsqueeze(-1))[0].amax() > _ABSURD)
+        far = None if absurd_y else _absurd_input(X, getattr(estimator, "feature_names_in_", None))
+        cause = error if far is None else FitError("the inputs do not allow a fit", *far)
+        raise FitError(cause.reason, row_of(cause.row), cause.clue) from error
+
+
+def weigh_all(model: RCGP, report: FitReport) -> FitReport:
+    """The report of a model that was fitted to a sample of its rows, after all are weighted by the law."""
+    if isinstance(report, RobustReport):
+        weigh_by_law(model, report.laws)
+    return replace(report, hyperparameters=model.listed_hyperparameters())
 
 
 def diagnosed(
@@ -226,9 +286,9 @@ def diagnosed(
         model: the model of one output.
         judged: its noise law, and the outlier probability of each of its rows.
         learn: gives the law that is learned from leave-one-out predictions.
-        weights, loo: weights and leave-one-out predictions of its rows.
-        X, y: ``n x d`` inputs and ``n`` observations, NaN where one is missing.
-        used: ``n``, which of them are rows of the model.
+        weights, loo: of its rows.
+        X, y: all rows; y is NaN where an observation is missing.
+        used: which of them are rows of the model.
     """
     weight_of, mean, variance, probability = (torch.empty_like(y) for _ in range(4))
     weight_of[used], mean[used], variance[used] = weights, loo.mean, loo.variance
@@ -252,21 +312,10 @@ def diagnosed(
     return RowDiagnosis.of(y, weight_of, mean, variance.sqrt(), probability)
 
 
-def with_absurd_input(error: FitError, y: Tensor, X: Tensor, names: Sequence[str] | None) -> FitError:
-    """The error of a fit; where an input is absurd and no observation is, one that names the input."""
-    absurd_y = bool(_distances(y.unsqueeze(-1))[0].amax() > _ABSURD)
-    far = None if absurd_y else _absurd_input(X, names)
-    return error if far is None else FitError("the inputs do not allow a fit", *far)
-
-
 def warn_of_absurd_input(kernel: gpytorch.kernels.Kernel, X: Tensor, names: Sequence[str] | None, rows: Tensor) -> None:
-    """Warn the caller of ``fit`` of an input that is absurdly far, if the kernel does not bear it.
+    """Warn the caller of ``fit`` of an input that is absurdly far, if the kernel does not ignore it.
 
-    Args:
-        kernel: the kernel.
-        X: ``n x d`` inputs.
-        names: of the features.
-        rows: ``n`` numbers of their rows in the table.
+    ``names`` are those of the features, and ``rows`` the numbers of the rows in the table.
     """
     if not ignores_far_inputs(kernel) and (far := _absurd_input(X, names)) is not None:
         row, clue = far

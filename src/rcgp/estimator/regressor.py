@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from rcgp.estimator.base import (
     with_nan,
 )
 from rcgp.estimator.joint import OutputOf, fit_joint
-from rcgp.estimator.output import ROW_ATTRIBUTES, Output, RowDiagnosis, fit_output, lengthscales, warn
+from rcgp.estimator.output import ROW_ATTRIBUTES, Output, OutputsMixin, fit_output, lengthscales, warn
 from rcgp.models import RCGP, MultiOutputRCGP
 
 __all__ = ["RCGPRegressor"]
@@ -35,7 +36,7 @@ __all__ = ["RCGPRegressor"]
 Array = NDArray[np.float64]
 
 
-class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
+class RCGPRegressor(OutputsMixin, MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     """Gaussian process regression that outliers cannot break.
 
     The noise may be normal, heavy-tailed or have outliers: the model learns the noise law, and weights each observation
@@ -63,7 +64,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     local_noise : bool, default=True
         Let the noise vary with the inputs if the evidence grows by a nat or more. For ``weight="learned"``.
     n_restarts : int, default=0
-        Further starts of the optimiser at random hyperparameters; the best end is kept.
+        Further starts of the optimiser at random hyperparameters; the best result is kept.
     normalize : bool, default=True
         Multiply the variance of a given kernel, and of its WhiteKernel, by the squared unit of y: its median absolute
         deviation. ``False`` takes a given kernel as it is; variances of correlated outputs are learned either way,
@@ -151,7 +152,6 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
     """
 
     models_: list[RCGP]
-    _outputs: list[RCGP | OutputOf]
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
                 normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs), self.n_outputs_)))
                 joint = self._joint.posterior(inputs, observation_noise=include_noise)
                 return joint.rsample(torch.Size([n_samples]), base_samples=normal).movedim(0, -1).numpy()
-            for model in self._outputs:
+            for model in self._models:
                 normal = torch.from_numpy(random.standard_normal((n_samples, len(inputs))))
                 posterior = model.posterior(inputs, observation_noise=include_noise)
                 samples.append(posterior.rsample(torch.Size([n_samples]), base_samples=normal).T)
@@ -310,81 +310,43 @@ class RCGPRegressor(MultiOutputMixin, BaseRegressor):  # type: ignore[misc]
             raise ValueError(f"number must be below the number of outputs, {self.n_outputs_}, got {number}")
         if self.n_outputs_ == 1:
             return copy.copy(self)
-        observed = ~np.isnan(self.weights_[:, number])
-        rows = RowDiagnosis(0, *(getattr(self, f"{name}_")[observed, number] for name in ROW_ATTRIBUTES))
-        report = self.fit_report_ if self._joint is not None else self.fit_report_[number]
-        own = Output(self._outputs[number], report, self.noise_law_[number], self.doubts_[number], rows)
+        own = self._outputs[number]
+        observed = ~np.isnan(own.rows.weights)
+        rows = own.rows._replace(**{name: getattr(own.rows, name)[observed] for name in ROW_ATTRIBUTES})
         regressor = copy.copy(self)
-        regressor._set_fitted([own])
+        regressor._set_fitted([replace(own, rows=rows)])
         return regressor
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice(self.outputs, ("independent", "correlated"), "outputs")
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "models_")
-
     def _set_fitted(self, outputs: Sequence[Output], names: list[str] | None = None) -> None:
         """Set the fitted attributes; with one output they have no axis for outputs."""
-        self.n_outputs_, self.output_names_ = len(outputs), names
+        self._set_outputs(outputs)
+        self.output_names_ = names
         self.__dict__.pop("output_correlation_", None)  # of an earlier fit
-        self._outputs = [output.model for output in outputs]
-        d = self.n_features_in_
-        for name in ROW_ATTRIBUTES:
-            setattr(self, f"{name}_", stacked([getattr(output.rows, name) for output in outputs]))
-        self.noise_law_ = only([output.law for output in outputs])
-        self.doubts_ = only([output.doubts for output in outputs])
-        self.noise_variance_ = only([model.noise.item() for model in self._outputs])
         reports = [output.report for output in outputs]
-        self.models_ = [model for model in self._outputs if isinstance(model, RCGP)]
+        self.models_ = [model for model in self._models if isinstance(model, RCGP)]
         if self._joint is not None:
             self.models_, reports = [self._joint], reports[:1]
             self.output_correlation_ = self._joint.output_correlation.numpy()
         self.kernel_ = only([model.kernel for model in self.models_])
-        self.lengthscales_ = only([lengthscales(model.kernel, d) for model in self.models_])
+        self.lengthscales_ = only([lengthscales(model.kernel, self.n_features_in_) for model in self.models_])
         self.fit_report_ = only(reports)
         self.n_iter_ = only([report.iterations for report in reports])
 
     @property
     def _joint(self) -> MultiOutputRCGP | None:
         """The model of all outputs, if there is one."""
-        first = self._outputs[0]
+        first = self._outputs[0].model
         return first.joint if isinstance(first, OutputOf) else None
 
-    def _predict(self, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool) -> Any:
-        inputs = self._inputs(X)
-        with torch.no_grad():
-            posteriors = [model.posterior(inputs, observation_noise=include_noise) for model in self._outputs]
-            mean = stacked([posterior.mean for posterior in posteriors])
-            if return_std:
-                return mean, stacked([posterior.stddev for posterior in posteriors])
-            if return_cov:
-                return mean, stacked([posterior.covariance_matrix for posterior in posteriors])
-        return mean
-
-    def _quantiles(self, X: ArrayLike, levels: Array) -> list[Array]:
-        wanted, parts = torch.from_numpy(levels), []
-        for model, (mean, variance, noise) in zip(self._outputs, self._moments(self._inputs(X)), strict=True):
-            deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
-            parts.append(mean.unsqueeze(-1) + deviation)
-        quantiles = stacked(parts)
-        return [quantiles[:, i] for i in range(len(levels))]
-
-    def _noise_std(self, X: ArrayLike) -> Array:
-        inputs = self._inputs(X)
-        return stacked([(model.noise_law.variance * model.noise_scale(inputs)).sqrt() for model in self._outputs])
-
     def _log_density(self, inputs: Tensor, targets: Tensor, outliers: bool) -> Array:
-        densities, columns = [], targets.reshape(len(targets), -1).T
-        for model, y, (mean, variance, noise) in zip(self._outputs, columns, self._moments(inputs), strict=True):
-            residual = y - model.mean(inputs) if outliers else None
-            densities.append(model.noise_law.log_density(y - mean, variance, noise, residual))
-        return stacked(densities)
-
-    def _moments(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Mean and variance of f, and the squared scale of the noise law, for each output."""
-        with torch.no_grad():
-            for model in self._outputs:
-                posterior = model.posterior(inputs)
-                yield posterior.mean, posterior.variance.clamp_min(0.0), model.noise_scale(inputs)
+        each = zip(self._models, targets.reshape(len(targets), -1).T, self._moments(inputs), strict=True)
+        return stacked(
+            [
+                m.noise_law.log_density(y - mean, variance, noise, y - m.mean(inputs) if outliers else None)
+                for m, y, (mean, variance, noise) in each
+            ]
+        )

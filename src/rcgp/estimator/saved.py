@@ -26,7 +26,7 @@ from rcgp.saving import SavedModelError, describe, read_archive, rebuild, write_
 __all__ = ["load", "load_with_table", "save"]
 
 # Module of the class, and functions that describe and rebuild the fitted model, for each kind of estimator. A class is
-# imported when it is needed: that of series wants numba.
+# imported when it is needed: that of series needs numba.
 _KINDS: dict[str, tuple[str, Any, Any]] = {
     "DeepRCGPRegressor": ("rcgp.estimator.deep", describe_deep, rebuild_deep),
     "RCGPRegressor": ("rcgp.estimator.regressor", describe_exact, rebuild_exact),
@@ -38,7 +38,7 @@ _KINDS: dict[str, tuple[str, Any, Any]] = {
 def save(estimator: Any, path: str | os.PathLike[str], table: dict[str, Any] | None = None) -> None:
     """Write a fitted estimator to one file, atomically.
 
-    Not kept, since they are not part of the model: a ``progress`` function, a Dask ``client``, a random generator
+    Left out, since they are not part of the model: a ``progress`` function, a Dask ``client``, a random generator
     given as ``random_state``, and the inducing points given as ``n_inducing`` (but their number, and
     ``inducing_points_``).
 
@@ -48,24 +48,18 @@ def save(estimator: Any, path: str | os.PathLike[str], table: dict[str, Any] | N
         table: how the training table became numbers, for predictions from tables.
 
     Raises:
-        SavedModelError: naming the part that cannot be saved because it is code (a function as mean, a kernel or
-            weight class of one's own), or why the file cannot be written. Nothing is written then.
+        SavedModelError: naming the part that cannot be saved because it is code (a function as mean, a user's
+            kernel or weight class), or why the file cannot be written. Nothing is written then.
     """
-    if not estimator.__sklearn_is_fitted__():
+    if not hasattr(estimator, "fit_report_"):
         raise SavedModelError("the model is not fitted yet: call fit before save")
     write_archive(path, *_contents(estimator, table))
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model that ``save`` of one of the regressors, or of ``RCGPSeries``, wrote.
+    """The fitted estimator in a file that ``save`` of one of the regressors, or of ``RCGPSeries``, wrote.
 
     Its predictions are the same to the bit. Nothing in the file is executed: it holds text and numbers only.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The fitted estimator.
 
     Raises:
         SavedModelError: for a file that is missing, damaged, of another program or of another version.

@@ -26,7 +26,6 @@ from rcgp.estimator.saved_parts import (
     collect,
     describe_local_noise,
     finite,
-    local_noises,
     rebuild_law,
     rebuild_local_noise,
     rebuild_part,
@@ -53,10 +52,10 @@ def describe_exact(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]
     if one_for_all and estimator.n_outputs_ == 1:
         raise SavedModelError("one output of a model of several cannot be saved by itself: save the model of all")
     outputs = []
-    for i in range(estimator.n_outputs_):
-        parts = [_described_rows(estimator, i)]
+    for i, output in enumerate(estimator._outputs):
+        parts = [_described_rows(output)]
         if not one_for_all:
-            parts.append(_described_model(estimator.models_[i], _own(estimator, estimator.fit_report_, i)))
+            parts.append(_described_model(output.model, output.report))
         outputs.append({key: value for part in parts for key, value in collect(f"outputs.{i}", part, tensors).items()})
     described = {"outputs": outputs, "output_names": estimator.output_names_}
     if not one_for_all:
@@ -130,7 +129,9 @@ def _rebuild_outputs(
 
 def _build_joint(X: Tensor, y: Tensor, *, kernel: Any, mean: Any, **options: Any) -> MultiOutputRCGP:
     """A model of several outputs with inputs (x, t)."""
-    require(isinstance(kernel, CoregionKernel) and isinstance(mean, OutputMeans), "it is no model of several outputs")
+    require(
+        isinstance(kernel, CoregionKernel) and isinstance(mean, OutputMeans), "it is not a model of several outputs"
+    )
     model = MultiOutputRCGP(X[:, :-1], y, output=X[:, -1], **options)
     model.kernel, model.mean = kernel, mean
     return model
@@ -145,24 +146,14 @@ def _check_exact(estimator: Any, d: int) -> None:
         for own, weight in zip(model.output_rows(), model.output_weights(), strict=True):
             if isinstance(weight, LawWeight):
                 _check_law_weight(weight, len(model.train_y[own]))
-        for local in local_noises(model.local_noise):
-            check_local_noise(local, d)
+        check_local_noise(model.local_noise, d)
     check_rows(estimator, rows)
 
 
-def _own(estimator: Any, values: Any, index: int) -> Any:
-    """What belongs to one output."""
-    return values if estimator.n_outputs_ == 1 else values[index]
-
-
-def _described_rows(estimator: Any, index: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _described_rows(output: Output) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Law, doubts and diagnosis of the rows of one output."""
-    held = {
-        name: torch.from_numpy(np.ascontiguousarray(_own(estimator, getattr(estimator, f"{name}_").T, index)))
-        for name in FLOATS
-    }
-    law, doubts = (_own(estimator, values, index) for values in (estimator.noise_law_, estimator.doubts_))
-    return {"law": as_json(law), "doubts": list(doubts)}, held
+    held = {name: torch.from_numpy(getattr(output.rows, name)) for name in FLOATS}
+    return {"law": as_json(output.law), "doubts": list(output.doubts)}, held
 
 
 def _rebuild_rows(

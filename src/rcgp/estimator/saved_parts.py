@@ -27,7 +27,6 @@ __all__ = [
     "collect",
     "describe_local_noise",
     "finite",
-    "local_noises",
     "rebuild_law",
     "rebuild_local_noise",
     "rebuild_part",
@@ -98,11 +97,6 @@ def rebuild_law(fields: dict[str, Any]) -> NoiseLaw:
     return law
 
 
-def local_noises(local: LocalFactor | None) -> tuple[LocalFactor, ...]:
-    """The local noise of each output that has one."""
-    return local.outputs if isinstance(local, LocalNoiseOfOutputs) else () if local is None else (local,)
-
-
 def describe_local_noise(local: LocalFactor | None, held: dict[str, Tensor], place: str = "local") -> dict[str, Any]:
     """Local noise of one output as JSON; its tensors join the others."""
     if local is None:
@@ -118,7 +112,7 @@ def rebuild_local_noise(
     description: dict[str, Any], tensors: dict[str, Tensor], place: str = "local"
 ) -> LocalFactor | None:
     if "local_timescale" in description:
-        from rcgp.series.local_noise import NoiseInTime  # which wants numba
+        from rcgp.series.local_noise import NoiseInTime  # which needs numba
 
         times, squares, counts = (tensors[f"{place}.{name}"] for name in _IN_TIME)
         return NoiseInTime(times, squares, counts, float(description["local_timescale"]))
@@ -131,6 +125,13 @@ def rebuild_local_noise(
 
 
 def check_local_noise(local: Any, d: int) -> None:
+    """Raise a SavedModelError for a local noise of ``d`` inputs that no fit gives."""
+    if local is None:
+        return
+    if isinstance(local, LocalNoiseOfOutputs):
+        for part in local.outputs:
+            check_local_noise(part, d)
+        return
     n, values = len(local.counts), (local.squares, local.counts)
     if isinstance(local, LocalNoise):
         known = local.power in POWERS and local.X.shape == (n, d)

@@ -22,7 +22,6 @@ from rcgp.estimator.saved_parts import (
     collect,
     describe_local_noise,
     finite,
-    local_noises,
     rebuild_law,
     rebuild_local_noise,
     rebuild_part,
@@ -36,6 +35,7 @@ __all__ = ["describe_sparse", "rebuild_sparse"]
 
 _FACTORS = ("L_B", "root", "alpha")  # of a posterior, beside the L that all share
 _NOISES = ("noise", "flags")  # of a Diagnose
+_PLAIN = ("report", "polished", "rows", "fitted_rows", "doubts", "trusted_spread", "unseen", "seconds")
 
 
 def describe_sparse(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -57,14 +57,7 @@ def describe_sparse(estimator: Any, tensors: dict[str, Tensor]) -> dict[str, Any
         kernel=collect("kernel", describe(prior.kernel), held),
         mean=collect("mean", describe(prior.prior_mean), held),
         **describe_local_noise(prior.local_noise, held),
-        report=as_json(fitted.report),
-        polished=None if fitted.polished is None else as_json(fitted.polished),
-        rows=fitted.rows,
-        fitted_rows=fitted.fitted_rows,
-        doubts=list(fitted.doubts),
-        trusted_spread=as_json(fitted.trusted_spread),
-        unseen=as_json(fitted.unseen),
-        seconds=fitted.seconds,
+        **{name: as_json(getattr(fitted, name)) for name in _PLAIN},
     )
     return {"model": collect("model", (description, held), tensors)}
 
@@ -116,8 +109,7 @@ def _check_sparse(diagnose: Diagnose, d: int) -> None:
     shapes = [(prior.Z, (m, d)), (prior.L, (m, m)), *((variance, ()) for variance in variances)]
     for posterior in posteriors:
         shapes += [(posterior.L_B, (m, m)), (posterior.root, (m,)), (posterior.alpha, (m,))]
-    for local in local_noises(prior.local_noise):
-        check_local_noise(local, d)
+    check_local_noise(prior.local_noise, d)
     require(m > 0 and all(tensor.shape == shape for tensor, shape in shapes), "its data do not fit together")
     numbers = [*(tensor for tensor, _ in shapes), *prior.kernel.parameters(), *prior.prior_mean.parameters()]
     require(finite(numbers, torch.float64), "a hyperparameter is not a finite number")

@@ -17,8 +17,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rcgp.estimator.base import check_choice, check_integer, only, stacked, undone_on_failure
-from rcgp.estimator.output import ROW_ATTRIBUTES, Output, warn
+from rcgp.estimator.base import (
+    check_bool,
+    check_choice,
+    check_coverage,
+    check_integer,
+    check_levels,
+    only,
+    stacked,
+    undone_on_failure,
+)
+from rcgp.estimator.output import Output, OutputsMixin, warn
 from rcgp.estimator.series_fit import fit_column, values_of
 from rcgp.series import StateSpaceRCGP, Stream
 from rcgp.series.clock import Clock, times_and_values
@@ -54,7 +63,7 @@ class Component(NamedTuple):
     std: Array
 
 
-class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian process regression of a series that bad values cannot break, in linear time.
 
     The model of :class:`rcgp.RCGPRegressor` for one input, time, with kernels that have a state-space form: a fit costs
@@ -78,8 +87,8 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         follow quiet and loud stretches (:meth:`noise_std`).
     stuck : bool, default=False
         Whether runs of equal values that neither chance nor rounding explains (:mod:`rcgp.series.stuck`) are errors of
-        the sensor. ``True`` flags all but the first of a run, and they take no part. ``False`` reports them as a doubt:
-        a market that is closed repeats its last price, too.
+        the sensor. ``True`` flags all but the first of a run and leaves them out of the fit. ``False`` reports them as
+        a doubt: a closed market repeats its last price, too.
     harmonics : int, default=4
         Number of harmonics of a seasonal pattern: how much detail it has. The cost of a season grows with it.
     n_restarts : int, default=0
@@ -95,7 +104,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     noise_law_, weights_, outlier_probability_, outliers_, outlier_scores_, loo_mean_, loo_std_, doubts_
         As for :class:`rcgp.RCGPRegressor`, with a value for each row of the fit, in its order. A missing value has the
-        weight and the probability NaN, and is no outlier; ``loo_mean_`` is its prediction.
+        weight and the probability NaN, and is not an outlier; ``loo_mean_`` is its prediction.
     noise_variance_, kernel_, fit_report_, n_iter_
         As for :class:`rcgp.RCGPRegressor`. Where times are dates, lengthscales and periods in the report are seconds
         that print as days, hours or minutes.
@@ -127,7 +136,6 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     models_: list[StateSpaceRCGP]
-    n_outputs_: int
     clock_: Clock
 
     def __init__(
@@ -208,38 +216,22 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         mean, and with ``return_std`` std : ndarrays of shape (q,) or (q, n_outputs)
         """
-        x = self._times(t)
-        posteriors = [model.posterior(x, observation_noise=include_noise) for model in self.models_]
-        mean = stacked([posterior.mean for posterior in posteriors])
-        return (mean, stacked([posterior.stddev for posterior in posteriors])) if return_std else mean
+        return self._predict(t, return_std, False, include_noise)
 
     def predict_quantiles(self, t: Any, q: ArrayLike) -> Array:
-        """Quantiles of new observations that are no outliers, by the noise law: a further, last axis for several q."""
-        levels = np.asarray(q, dtype=np.float64)
-        if levels.ndim > 1 or not levels.size or not bool(((levels > 0.0) & (levels < 1.0)).all()):
-            raise ValueError(f"q must be one or several probabilities in (0, 1), got {q!r}")
-        x, parts = self._times(t), []
-        for model in self.models_:
-            posterior = model.posterior(x)
-            noise = model.noise_scale(x).unsqueeze(-1)
-            spread = posterior.variance.clamp_min(0.0).unsqueeze(-1)
-            wanted = torch.from_numpy(np.atleast_1d(levels))
-            parts.append(posterior.mean.unsqueeze(-1) + model.noise_law.quantile(wanted, spread, noise))
-        quantiles = stacked(parts, axis=1)
-        return quantiles[..., 0] if levels.ndim == 0 else quantiles
+        """Quantiles of new observations that are not outliers, by the noise law: a further, last axis for several q."""
+        levels = check_levels(q)
+        quantiles = self._quantiles(t, np.atleast_1d(levels))
+        return quantiles[0] if levels.ndim == 0 else np.stack(quantiles, axis=-1)
 
     def predict_interval(self, t: Any, coverage: float = 0.95) -> tuple[Array, Array]:
         """Central interval that contains a new observation, unless it is an outlier, with a given probability."""
-        if not (isinstance(coverage, int | float | np.floating) and 0.0 < float(coverage) < 1.0):
-            raise ValueError(f"coverage must be a probability in (0, 1), got {coverage!r}")
-        tail = 0.5 * (1.0 - float(coverage))
-        ends = self.predict_quantiles(t, [tail, 1.0 - tail])
-        return ends[..., 0], ends[..., 1]
+        lower, upper = self._quantiles(t, check_coverage(coverage))
+        return lower, upper
 
     def noise_std(self, t: Any) -> Array:
         """Standard deviation of the noise of inliers at times, by the noise law; constant unless it varies in time."""
-        x = self._times(t)
-        return stacked([model.inlier_noise(x).sqrt() for model in self.models_])
+        return self._noise_std(t)
 
     def forecast(self, horizon: Any, coverage: float = 0.95, step: Any = None) -> Forecast:
         """Predict what comes after the last time.
@@ -278,7 +270,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         With a kernel of your own the level is the prior mean, and the others are the kernel's summands. For one column.
         """
-        x = self._times(t)
+        x = self._inputs(t)
         (model,) = self._single("a list of components")
         with torch.no_grad():
             level = model.mean(x).numpy()
@@ -295,7 +287,7 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Cost O(n + q) for each sample.
         """
-        x, random = self._times(t), check_random_state(random_state)
+        x, random = self._inputs(t), check_random_state(random_state)
         seeds = random.randint(2**31 - 1, size=self.n_outputs_)
         drawn = [model.sample(x, n_samples, int(seed)).T for model, seed in zip(self.models_, seeds, strict=True)]
         return stacked(drawn, axis=1)
@@ -323,14 +315,10 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         save(self, path)
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "models_")
-
     def _check_parameters(self) -> None:
         check_choice(self.weight, ("learned", "constant"), "weight")
         for name in ("local_noise", "stuck"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            check_bool(getattr(self, name), name)
         check_integer(self.harmonics, "harmonics", least=1)
         check_integer(self.n_restarts, "n_restarts", least=0)
         check_integer(self.max_iter, "max_iter", least=1)
@@ -359,22 +347,17 @@ class RCGPSeries(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _set_fitted(
         self, outputs: Sequence[Output], clock: Clock, names: list[str] | None, last: float, gap: float
     ) -> None:
-        self.n_outputs_, self.clock_, self.output_names_ = len(outputs), clock, names
-        self.last_, self.gap_ = last, gap
+        self._set_outputs(outputs)
+        self.clock_, self.output_names_, self.last_, self.gap_ = clock, names, last, gap
         self.models_ = [output.model for output in outputs]
         seasons = [f"season {period}" for period in self.periods]
         summands = [f"part {i + 1}" for i, _ in enumerate(groups_of(self.models_[0].kernel))]
         self.component_names_ = ["level", *(["trend", "process", *seasons] if self.kernel is None else summands)]
-        for name in ROW_ATTRIBUTES:
-            setattr(self, f"{name}_", stacked([getattr(output.rows, name) for output in outputs]))
-        self.noise_law_ = only([output.law for output in outputs])
-        self.doubts_ = only([output.doubts for output in outputs])
-        self.noise_variance_ = only([model.noise.item() for model in self.models_])
         self.kernel_ = only([model.kernel for model in self.models_])
         self.fit_report_ = only([in_durations(o.report, o.model.kernel, clock) for o in outputs])
         self.n_iter_ = only([output.report.iterations for output in outputs])
 
-    def _times(self, t: Any) -> Tensor:
+    def _inputs(self, t: Any) -> Tensor:
         check_is_fitted(self)
         return torch.from_numpy(np.ascontiguousarray(self.clock_.numbers(t, "t"))).unsqueeze(-1)
 

@@ -26,13 +26,9 @@ _COARSE = 0.02
 def fit_column(
     settings: SeriesSettings, periods: Sequence[Any], t: Array, y: Array, precision: Array | None, progress: Any
 ) -> Output:
-    """Fit the model of one column, and judge its rows.
+    """Fit the model of one column, y, which is NaN where a value is missing, and judge its rows.
 
-    Args:
-        settings: how to fit.
-        periods: its periods as the user wrote them.
-        t, y, precision: ``n`` times, values, NaN where one is missing, and sample weights.
-        progress: as for :func:`rcgp.fit_robust`.
+    ``periods`` are as the user wrote them, and ``precision`` holds sample weights.
     """
     model, report, stuck = settings.fit(t, y, precision, progress)
     rows, loo = judge_rows(model, learn=not settings.learned), model.leave_one_out()
@@ -51,7 +47,7 @@ def fit_column(
         detail = f"a seasonal pattern has more detail than {model.harmonics} harmonics show"
         doubts.append(f"{detail} ({error:.0%} of its variance): increase harmonics")
     if len(stuck):
-        remedy = "they are taken for errors" if settings.stuck else "stuck=True (--stuck) takes them for errors"
+        remedy = "they are treated as errors" if settings.stuck else "stuck=True (--stuck) treats them as errors"
         doubts.append(f"{len(stuck)} values repeat the one before them more often than chance explains: {remedy}")
     return Output(model, report, rows.law, tuple(doubts), diagnosis)
 

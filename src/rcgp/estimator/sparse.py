@@ -230,9 +230,6 @@ class SparseRCGPRegressor(BaseRegressor):
         chunks = sources.chunks_with_features(self, X, y, sample_weight)
         return map(partial(_diagnose_rows, self.model_.diagnose), chunks)
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
-
     def __sklearn_clone__(self) -> SparseRCGPRegressor:
         cloned: SparseRCGPRegressor = super(SparseRCGPRegressor, copy.copy(self)).__sklearn_clone__()
         return cloned

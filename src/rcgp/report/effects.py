@@ -23,7 +23,6 @@ class Effect:
     """Predictions along ``q`` values of one column.
 
     Attributes:
-        column: the column.
         grid: values of the column, as :meth:`Column.values` gives them.
         mean: posterior mean, averaged over the background rows for partial dependence.
         std: posterior standard deviation of that.

@@ -6,16 +6,17 @@ Colours are from Okabe and Ito's palette for colour-blind readers, and flagged r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
+from scipy.stats import norm
 
 from rcgp.report.effects import Effect
-from rcgp.report.summary import Column, Numbers, Range, Rows
+from rcgp.report.summary import Column, Numbers, Positions, Range, Rows
 from rcgp.report.text import counted, for_plotly, fraction, number
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import SCALES
@@ -25,11 +26,14 @@ __all__ = [
     "HALF_WIDTH",
     "ROBUST",
     "WEIGHT_COLOURS",
+    "add_band",
+    "at_edge",
     "blank_figure",
     "comparison_figure",
     "correlation_figure",
     "curve_figure",
     "effect_figure",
+    "hover",
     "law_figure",
     "residual_figure",
     "weight_figure",
@@ -51,7 +55,7 @@ def curve_figure(
     figure = blank_figure(for_plotly(effect.column.name), for_plotly(target), y_range=y_range)
     if effect.interval is not None:
         _add_band(figure, effect, effect.interval, _WIDE_BAND, "95 % for new observations")
-    _add_band(figure, effect, _normal_interval(effect), BAND, "95 % for the curve")
+    _add_band(figure, effect, None, BAND, "95 % for the curve")
     kept, *others = _point_traces(_on_axis(effect.column, x), rows.observed, rows, y_range=y_range)
     figure.add_trace(kept)
     _add_curves(figure, effect, target)
@@ -66,7 +70,7 @@ def effect_figure(effect: Effect, target: str, y_range: Range) -> go.Figure:
     if effect.column.kind == "category":
         _add_levels(figure, effect, target)
     else:
-        _add_band(figure, effect, _normal_interval(effect), BAND, "95 % for the average")
+        _add_band(figure, effect, None, BAND, "95 % for the average")
         _add_curves(figure, effect, target)
     if effect.column.kind == "date":
         figure.update_xaxes(nticks=4)  # dates are long
@@ -118,7 +122,7 @@ def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
     # The share of v in the variance, at ten quantiles instead of all rows.
     shares = np.quantile(latent / variance, np.linspace(0.05, 0.95, 10)) if len(latent) else np.zeros(1)
     mixture = sum(
-        part * _normal_density(grid, share + (1.0 - share) * scale**2) / len(shares)
+        part * norm.pdf(grid, scale=np.sqrt(share + (1.0 - share) * scale**2)) / len(shares)
         for share in shares
         for part, scale in zip(law.unflagged.good_shares, SCALES, strict=True)
     )
@@ -126,8 +130,7 @@ def law_figure(law: NoiseLaw, rows: Rows) -> go.Figure:
     figure.add_trace(_bars(edges, density, counts, "", color=WEIGHT_COLOURS[-1][1], opacity=0.55))
     curves = [("noise law", mixture, {"color": ROBUST, "width": 2.4})]
     if not law.is_normal:
-        normal = _normal_density(grid, 1.0)
-        curves.insert(0, ("normal noise", normal, {"color": REFERENCE, "width": 1.6, "dash": "dot"}))
+        curves.insert(0, ("normal noise", norm.pdf(grid), {"color": REFERENCE, "width": 1.6, "dash": "dot"}))
     for name, values, line in curves:
         figure.add_trace(go.Scatter(x=grid, y=values, mode="lines", name=name, line=line, hoverinfo="skip"))
     return figure
@@ -162,11 +165,6 @@ def correlation_figure(correlation: Numbers, names: Sequence[str]) -> go.Figure:
     return figure.update_yaxes(**labels, autorange="reversed")
 
 
-def _normal_density(x: Numbers, variance: float) -> Numbers:
-    density: Numbers = np.exp(-0.5 * x**2 / variance) / np.sqrt(2.0 * np.pi * variance)
-    return density
-
-
 def _bars(edges: Numbers, heights: Numbers, counts: Any, what: str, **marker: Any) -> go.Bar:
     """A histogram whose hover boxes give the range and the number of rows of each bar."""
     spans = [f"{what}{number(a)} to {number(b)}" for a, b in pairwise(edges)]
@@ -176,8 +174,7 @@ def _bars(edges: Numbers, heights: Numbers, counts: Any, what: str, **marker: An
         width=0.94 * np.diff(edges),
         name="rows that are not flagged",
         marker={"line": {"width": 0}, **marker},
-        customdata=[[span, counted(int(count), "row")] for span, count in zip(spans, counts, strict=True)],
-        hovertemplate="%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+        **hover(("", spans), ("", (counted(int(count), "row") for count in counts))),
     )
 
 
@@ -188,29 +185,27 @@ def _point_traces(
 
     Those beyond the vertical frame are also marked at its edge.
     """
-    texts = {
-        "row": map(for_plotly, rows.label),
-        "observed": map(number, rows.observed),
-        "expected" if plain is None else "robust GP expects": map(number, rows.expected),
-        **({} if plain is None else {"ordinary GP expects": map(number, plain)}),
-        "weight": [for_plotly(fraction(value)) for value in rows.weight],
-        "outlier probability": [for_plotly(fraction(value)) for value in rows.probability],
-    }
-    cells = list(zip(*texts.values(), strict=True))
-    hover = "<br>".join(f"{label} %{{customdata[{i}]}}" for i, label in enumerate(texts))
     x = np.asarray(x)
 
     def trace(chosen: Any, name: str, **marker: Any) -> go.Scatter:
+        some = rows.take(chosen)
+        texts = [
+            ("row", map(for_plotly, some.label)),
+            ("observed", map(number, some.observed)),
+            ("expected" if plain is None else "robust GP expects", map(number, some.expected)),
+            *([] if plain is None else [("ordinary GP expects", map(number, plain[chosen]))]),
+            ("weight", (for_plotly(fraction(value)) for value in some.weight)),
+            ("outlier probability", (for_plotly(fraction(value)) for value in some.probability)),
+        ]
         scale = {"colorscale": [list(stop) for stop in WEIGHT_COLOURS], "cmin": 0, "cmax": 1}
         return go.Scatter(
             x=x[chosen],
             y=y[chosen],
             mode="markers",
             name=name,
-            marker={"color": rows.weight[chosen], **scale, **marker},
-            customdata=[cells[i] for i in chosen],
-            hovertemplate=hover + "<extra></extra>",
+            marker={"color": some.weight, **scale, **marker},
             showlegend=bool(len(chosen)),
+            **hover(*texts),
         )
 
     bar = {"title": {"text": "weight", "side": "right", "font": {"size": 12}}, "thickness": 10, "outlinewidth": 0}
@@ -220,12 +215,26 @@ def _point_traces(
         trace(np.flatnonzero(~rows.flagged), "rows", size=6, opacity=0.8, showscale=True, colorbar=bar),
         trace(np.flatnonzero(rows.flagged), "flagged rows", size=10, symbol="diamond", line=outline),
     ]
-    if y_range is not None and len(far := np.flatnonzero((y < y_range[0]) | (y > y_range[1]))):
-        above, margin = y[far] > y_range[1], 0.03 * (y_range[1] - y_range[0])
-        symbol = np.where(above, "triangle-up", "triangle-down")
-        marks = trace(far, "beyond the frame", size=10, symbol=symbol, line=outline)
-        traces.append(marks.update(y=np.where(above, y_range[1] - margin, y_range[0] + margin)))
+    far, symbol, height = at_edge(y, y_range)
+    if len(far):
+        traces.append(trace(far, "beyond the frame", size=10, symbol=symbol, line=outline).update(y=height))
     return traces
+
+
+def hover(*columns: tuple[str, Iterable[str]], first: str = "") -> dict[str, Any]:
+    """Hover boxes of a trace: a first line that all share, then a label and the text of each point."""
+    labels, texts = zip(*columns, strict=True)
+    lines = [f"{label} %{{customdata[{i}]}}".lstrip() for i, label in enumerate(labels)]
+    template = "<br>".join([first, *lines] if first else lines)
+    return {"customdata": list(zip(*texts, strict=True)), "hovertemplate": f"{template}<extra></extra>"}
+
+
+def at_edge(y: Numbers, y_range: Range | None) -> tuple[Positions, Any, Numbers]:
+    """Positions of the values beyond the frame, and the symbols and heights that mark them at its edge."""
+    low, high = y_range or (-np.inf, np.inf)
+    far = np.flatnonzero((y < low) | (y > high))
+    above, margin = y[far] > high, 0.03 * (high - low)
+    return far, np.where(above, "triangle-up", "triangle-down"), np.where(above, high - margin, low + margin)
 
 
 def _on_axis(column: Column, values: Numbers) -> Any:
@@ -235,19 +244,22 @@ def _on_axis(column: Column, values: Numbers) -> Any:
     return np.datetime_as_string((values * 86400).round().astype("datetime64[s]"))
 
 
-def _normal_interval(effect: Effect) -> tuple[Numbers, Numbers]:
-    """The 95 % interval of the function itself, which is normal whatever the noise."""
-    return effect.mean - HALF_WIDTH * effect.std, effect.mean + HALF_WIDTH * effect.std
+def _add_band(
+    figure: go.Figure, effect: Effect, interval: tuple[Numbers, Numbers] | None, colour: str, name: str
+) -> None:
+    """Shade an interval along the grid; ``None`` is that of the function, which is normal whatever the noise."""
+    x, half = _on_axis(effect.column, effect.grid), HALF_WIDTH * effect.std
+    lower, upper = interval or (effect.mean - half, effect.mean + half)
+    add_band(figure, (x, lower), (x, upper), colour, name)
 
 
-def _add_band(figure: go.Figure, effect: Effect, interval: tuple[Numbers, Numbers], colour: str, name: str) -> None:
-    """Shade an interval along the grid."""
-    lower, upper = interval
+def add_band(figure: go.Figure, lower: tuple[Any, Any], upper: tuple[Any, Any], colour: str, name: str) -> None:
+    """Shade between two curves, each given as x and y; without a name the legend leaves the band out."""
     # Plotly's default simplification loses the last point far outside the frame.
     edge = {"mode": "lines", "line": {"width": 0, "simplify": False}, "hoverinfo": "skip"}
-    edge["x"] = _on_axis(effect.column, effect.grid)
-    figure.add_trace(go.Scatter(y=lower, showlegend=False, **edge))
-    figure.add_trace(go.Scatter(y=upper, fill="tonexty", fillcolor=colour, name=name, **edge))
+    figure.add_scatter(x=lower[0], y=lower[1], showlegend=False, **edge)
+    band = {"fill": "tonexty", "fillcolor": colour, "name": name, "showlegend": bool(name)}
+    figure.add_scatter(x=upper[0], y=upper[1], **band, **edge)
 
 
 def _add_curves(figure: go.Figure, effect: Effect, target: str) -> None:
@@ -276,10 +288,9 @@ def _add_mean(figure: go.Figure, effect: Effect, mean: Numbers | None, target: s
     if mean is None:
         return
     name = "robust GP" if mean is effect.mean else "ordinary GP"
-    feature, value = for_plotly(effect.column.name), for_plotly(target)
-    texts = [[for_plotly(effect.column.text(at)), number(y)] for at, y in zip(effect.grid, mean, strict=True)]
-    hover = f"{name}<br>{feature} %{{customdata[0]}}<br>{value} %{{customdata[1]}}<extra></extra>"
-    figure.add_scatter(**{"y": mean, "name": name, "mode": "lines", **look}, customdata=texts, hovertemplate=hover)
+    at = for_plotly(effect.column.name), (for_plotly(effect.column.text(value)) for value in effect.grid)
+    box = hover(at, (for_plotly(target), map(number, mean)), first=name)
+    figure.add_scatter(**{"y": mean, "name": name, "mode": "lines", **look, **box})
 
 
 def blank_figure(x_title: str, y_title: str, x_range: Range | None = None, y_range: Range | None = None) -> go.Figure:

@@ -19,24 +19,14 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from rcgp.report.sections import Panel, Section
-from rcgp.report.summary import Fit, Rows, Scores, converged
-from rcgp.report.text import counted, for_html, percent
+from rcgp.report.summary import Rows, Scores, converged, skill_of
+from rcgp.report.text import counted, for_html, number, percent
 from rcgp.saving import write_atomically
 
-__all__ = [
-    "GRADES",
-    "LITTLE_SKILL",
-    "grade_of",
-    "page_html",
-    "sections_html",
-    "summary_html",
-    "verdict_of",
-    "weak_of",
-    "write_page",
-]
+__all__ = ["GRADES", "fit_summary", "grade_of", "page_html", "sections_html", "summary_html", "write_page"]
 
 #: Features that save less than this share of a constant's error hardly predict the target.
-LITTLE_SKILL = 0.1
+_LITTLE_SKILL = 0.1
 #: Headlines, from good to bad.
 GRADES = ("No sign of trouble", "Read this fit with care", "Do not rely on this fit yet")
 #: Tolerated shortfall of the coverage of 95 % intervals: this, or two standard errors if that is more.
@@ -93,27 +83,39 @@ def summary_html(
     return f"<h1>{headline}</h1><p class=verdict>{reasons}</p>{box}<p class=lead>{lead}</p><dl>{items}</dl>"
 
 
-def verdict_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[str, str]:
-    """A headline, whether to trust the fit and how many rows are flagged, and the reasons.
+def fit_summary(
+    model: Any, rows: Rows, scores: Sequence[Scores], weak: str, lead: str, first: tuple[str, str, str]
+) -> str:
+    """The top of a page about one output: how far to trust the fit, how many rows are flagged, and cards.
 
     Args:
         model: the fitted estimator, with its doubts.
         rows: the rows that it was fitted to.
-        scores: of the model on these rows.
-        weak: a sentence if the model predicts hardly better than a constant.
+        scores: of the model on these rows and, if there is one, of an ordinary GP.
+        weak: the reason to give if the model predicts hardly better than a constant.
+        lead: the first sentence, in HTML.
+        first: the first card.
     """
     flagged, n = int(rows.flagged.sum()), len(rows.label)
-    grade, reasons = grade_of(model, rows, scores, weak)
+    grade, reasons = grade_of(model, rows, scores[0], weak)
+    tail = f"none of {counted(n, 'row')} is flagged"
     if flagged:
         reasons.append("Flagged means more likely an outlier than not.")
         tail = f"{flagged:,} of {counted(n, 'row')} {'is' if flagged == 1 else 'are'} flagged"
-    else:
-        tail = f"none of {counted(n, 'row')} is flagged"
-    return f"{GRADES[grade]}; {tail}", " ".join(reasons)
+    error = "".join(f"; ordinary GP {number(other.mean_error_kept)}" for other in scores[1:])
+    coverage = "".join(f"; ordinary GP {percent(other.coverage_kept)}" for other in scores[1:])
+    cards = [
+        first,
+        ("flagged rows", f"{flagged:,}", percent(flagged / n)),
+        ("mean absolute error", number(scores[0].mean_error_kept), f"rows not flagged{error}"),
+        ("coverage of 95 % intervals", percent(scores[0].coverage_kept), f"rows not flagged{coverage}"),
+    ]
+    lead = f"{lead} {for_html(str(model.noise_law_).splitlines()[0])}"
+    return summary_html((f"{GRADES[grade]}; {tail}", " ".join(reasons)), model.doubts_, lead, cards)
 
 
-def grade_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[int, list[str]]:
-    """How far to trust a fit, a position in :data:`GRADES`, and the reasons. Arguments as for :func:`verdict_of`."""
+def grade_of(model: Any, rows: Rows, scores: Scores, weak: str) -> tuple[int, list[str]]:
+    """How far to trust a fit, a position in :data:`GRADES`, and the reasons. Arguments as for :func:`fit_summary`."""
     flagged, n, doubts = int(rows.flagged.sum()), len(rows.label), len(model.doubts_)
     covered, settled = scores.coverage_kept, converged(model)
     reasons = []
@@ -121,7 +123,7 @@ def grade_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[in
         reasons.append("The fit did not converge, so every number below may change: allow more iterations or restarts.")
     if doubts:
         reasons.append(f"{'A doubt is' if doubts == 1 else f'{doubts} doubts are'} listed below.")
-    if weak:
+    if skill_of(rows, scores) < _LITTLE_SKILL:
         reasons.append(weak)
     within = f"{percent(covered)} of the rows that are not flagged lie in their 95 % interval."
     if flagged == n:
@@ -132,12 +134,6 @@ def grade_of(model: Any, rows: Rows, scores: Scores, weak: str = "") -> tuple[in
         return (1 if settled else 2), reasons
     start = "Its hyperparameters were given" if getattr(model, "fit_report_", None) is None else "It converged"
     return 0, [f"{start}, there are no doubts about the noise law, and {within}"]
-
-
-def weak_of(fit: Fit) -> str:
-    """A sentence if the features hardly predict the target; else empty."""
-    weak = f"The features hardly predict {fit.target}: a constant would do nearly as well."
-    return weak if fit.skill < LITTLE_SKILL else ""
 
 
 def sections_html(sections: Iterable[Section]) -> str:

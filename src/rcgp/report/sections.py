@@ -105,8 +105,8 @@ def _curve_section(fit: Fit, few: Rows, x: Numbers, thinned: str) -> Section:
     ordinary = "" if effect.plain is None else " The dashed line is an ordinary GP, which weights all rows equally."
     words = (
         "The line is the mean of the robust GP. The dark band holds the true curve, the light band a new observation "
-        f"that is no outlier, each with 95 % probability.{ordinary}{beyond(rows.observed, y_range)}"
-        f"{_outside(every, x_range)}{thinned}"
+        f"that is not an outlier, each with 95 % probability.{ordinary}{beyond(rows.observed, y_range)}"
+        f"{beyond(every, x_range, marked=False)}{thinned}"
     )
     panel = Panel("fit", figure, f"Fitted curve of {fit.target} against {effect.column.name}")
     return Section("fit", "The fit", words, (panel,))
@@ -149,18 +149,12 @@ def _effects_section(fit: Fit, effects: tuple[Effect, ...]) -> Section:
     return Section("fit", "What each feature does", words, panels[:strong], fold=fold, folded=panels[strong:])
 
 
-def law_section(robust: Any, rows: Rows, noise: Numbers | None = None) -> tuple[Section, Section]:
-    """The noise law, and the weights that follow from it.
-
-    Args:
-        robust: the fitted estimator.
-        rows: the rows that it was fitted to.
-        noise: standard deviations of the noise, if it may vary with the inputs.
-    """
+def law_section(robust: Any, rows: Rows, noise: Numbers) -> tuple[Section, Section]:
+    """The noise law, and the weights of the rows; ``noise`` has standard deviations at some inputs."""
     words = for_html(str(robust.noise_law_).splitlines()[0])
     if robust.weight != "learned":
         words += " It was learned after the fit and only flags rows: the weights were given."
-    if noise is not None and noise.max() > noise.min() * (1.0 + 1e-6):
+    if noise.max() > noise.min() * (1.0 + 1e-6):
         words += (
             f" The noise varies: its standard deviation is {number(float(noise.min()))} to "
             f"{number(float(noise.max()))}, and intervals follow it."
@@ -196,8 +190,8 @@ def _comparison_section(fit: Fit, few: Rows, plain_expected: Numbers, thinned: s
     figure = figures.comparison_figure(few, plain_expected, fit.target, both_range)
     words = (
         "What the two models expect of each row, given all others. On the dotted line they agree; they differ where "
-        f"outliers pull the ordinary GP.{_outside(both.ravel(), both_range)}{thinned} In the table, “not flagged” "
-        "leaves out the rows that the robust GP flags, for both models."
+        f"outliers pull the ordinary GP.{beyond(both.ravel(), both_range, marked=False)}{thinned} In the table, “not "
+        "flagged” leaves out the rows that the robust GP flags, for both models."
     )
     if not converged(fit.plain):
         words += " The fit of the ordinary GP did not converge, so it may do better than shown."
@@ -206,8 +200,15 @@ def _comparison_section(fit: Fit, few: Rows, plain_expected: Numbers, thinned: s
 
 
 def _row_section(fit: Fit) -> Section:
+    """The most suspicious rows with their features."""
+    chosen, further = listed_rows(fit.rows), []
+    for column in fit.columns[:_MOST_COLUMNS]:
+        values = column.values(fit.X)[chosen]
+        sorted_as = None if column.kind == "category" else values
+        further.append((column.name, [column.text(value) for value in values], sorted_as))
     more = f" The first {_MOST_COLUMNS} of {len(fit.columns)} features are shown."
-    return row_section(fit.rows, _row_table(fit), more if len(fit.columns) > _MOST_COLUMNS else "")
+    table = row_table(fit.rows.take(chosen), further)
+    return row_section(fit.rows, table, more if len(fit.columns) > _MOST_COLUMNS else "")
 
 
 def row_section(rows: Rows, table: str, more: str = "", noun: str = "row") -> Section:
@@ -231,26 +232,19 @@ def row_section(rows: Rows, table: str, more: str = "", noun: str = "row") -> Se
 
 def _thinned(rows: Rows, drawn: int) -> str:
     if int(rows.flagged.sum()) > drawn:
-        return f" Drawn are the {drawn:,} most suspicious of {counted(len(rows.label), 'row')}."
-    return f" Drawn are {drawn:,} of {counted(len(rows.label), 'row')}: all flagged ones and a random sample."
+        return f" The {drawn:,} most suspicious of {counted(len(rows.label), 'row')} are drawn."
+    return f" {drawn:,} of {counted(len(rows.label), 'row')} are drawn: all flagged ones and a random sample."
 
 
-def beyond(values: Numbers, frame: Range | None, noun: str = "point") -> str:
-    """A sentence on points above and below the frame, marked at its edge."""
+def beyond(values: Numbers, frame: Range | None, noun: str = "point", marked: bool = True) -> str:
+    """A sentence on points outside the frame, which may be marked at its edge."""
     count = 0 if frame is None else int(((values < frame[0]) | (values > frame[1])).sum())
     if not count:
         return ""
-    lies = "lies beyond the frame and is" if count == 1 else "lie beyond the frame and are"
-    return f" {counted(count, noun)} {lies} marked at its edge; point there to read the value."
-
-
-def _outside(values: Numbers, frame: Range | None) -> str:
-    """A sentence on points outside the frame."""
-    outside = 0 if frame is None else int(((values < frame[0]) | (values > frame[1])).sum())
-    if not outside:
-        return ""
-    verb = "lies" if outside == 1 else "lie"
-    return f" {counted(outside, 'point')} {verb} outside the frame: double-click the figure to see all."
+    lie, are = ("lies", "is") if count == 1 else ("lie", "are")
+    advice = f"beyond the frame and {are} marked at its edge; point there to read the value"
+    advice = advice if marked else "outside the frame: double-click the figure to see all"
+    return f" {counted(count, noun)} {lie} {advice}."
 
 
 def fit_table(fit: Fit) -> str:
@@ -307,16 +301,6 @@ def facts_table(heads: Sequence[str], lines: Iterable[tuple[str, list[str]]]) ->
         for name, cells in lines
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _row_table(fit: Fit) -> str:
-    """The most suspicious rows first, with their features."""
-    chosen, further = listed_rows(fit.rows), []
-    for column in fit.columns[:_MOST_COLUMNS]:
-        values = column.values(fit.X)[chosen]
-        sorted_as = None if column.kind == "category" else values
-        further.append((column.name, [column.text(value) for value in values], sorted_as))
-    return row_table(fit.rows.take(chosen), further)
 
 
 def row_table(rows: Rows, further: Iterable[tuple[str, Sequence[str], Numbers | None]], before: int = 0) -> str:

@@ -10,18 +10,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from rcgp.estimator.series import Forecast, RCGPSeries
-from rcgp.report.frame import LITTLE_SKILL, page_html, summary_html, verdict_of, write_page
+from rcgp.report.frame import fit_summary, page_html, write_page
 from rcgp.report.sections import Panel, Section, beyond, facts_of, facts_table, law_section, row_section, row_table
-from rcgp.report.series_figures import (
-    MOST_DRAWN,
-    MOST_STRETCHES,
-    Curve,
-    component_figure,
-    normal_band,
-    series_figure,
-)
+from rcgp.report.series_figures import MOST_DRAWN, MOST_STRETCHES, component_figure, series_figure
 from rcgp.report.summary import (
     Numbers,
     Positions,
@@ -32,12 +26,11 @@ from rcgp.report.summary import (
     half_widths,
     listed_rows,
     predictive_law,
+    rows_of,
     scores_of,
-    skill_of,
 )
-from rcgp.report.text import counted, for_html, number, percent, times
+from rcgp.report.text import counted, for_html, number, times
 from rcgp.series.clock import Duration
-from rcgp.weights import NoiseLaw
 
 __all__ = ["gap_text", "series_html", "series_rows", "write_series_report"]
 
@@ -45,8 +38,6 @@ __all__ = ["gap_text", "series_html", "series_rows", "write_series_report"]
 _EVEN = 600
 #: A season with more cycles than that would be a solid block: its last four are drawn.
 _MOST_CYCLES, _LAST_CYCLES = 8, 4
-#: More half-widths are interpolated between those at this many variances, to six digits.
-_MOST_WIDTHS = 4096
 
 
 @dataclass(frozen=True)
@@ -73,12 +64,12 @@ class _Fit:
     def band(self) -> str:
         return f"{100 * self.coverage:.4g} %"
 
-    @cached_property
+    @property
     def scores(self) -> Scores:
         return scores_of(self.rows, self.rows.flagged, float(np.median(np.sqrt(self.rows.noise))))
 
     @cached_property
-    def curve(self) -> Curve:
+    def curve(self) -> Forecast:
         """Expected value and interval at the times of all rows and at evenly spaced ones, up to the forecast."""
         clock = self.model.clock_
         own = np.unique(clock.numbers(self.times))
@@ -90,15 +81,13 @@ class _Fit:
         mean, std = self.model.predict(when, return_std=True)
         law = predictive_law(self.model)
         noise = np.square(self.model.noise_std(when)) / law.variance
-        half = _half_widths(law, np.square(std), noise, self.coverage)
-        return Curve(when, mean, mean - half, mean + half)
+        half = half_widths(law, np.square(std), noise, self.coverage)
+        return Forecast(when, mean, std, mean - half, mean + half)
 
-    @property
-    def ahead(self) -> Curve | None:
-        """The forecast as a curve."""
-        if self.forecast is None:
-            return None
-        return Curve(pd.Index(self.forecast.times), self.forecast.mean, self.forecast.lower, self.forecast.upper)
+    def figure(self, curve: Forecast, rows: Rows, when: pd.Index, y_range: Range | None, **options: Any) -> go.Figure:
+        """A figure of these rows, with the forecast."""
+        options |= {"target": self.target, "axis": self.axis, "coverage": self.band, "forecast": self.forecast}
+        return series_figure(curve, rows, when, y_range=y_range, **options)
 
 
 def write_series_report(path: str | os.PathLike[str], model: RCGPSeries, t: Any, y: Any, **options: Any) -> None:
@@ -140,9 +129,9 @@ def series_html(
         raise ValueError(f"t, y and rows must be of one length, got {len(when)}, {len(values)} and {len(labels)}")
     order = np.argsort(model.clock_.numbers(when), kind="stable")
     seen = order[~np.isnan(values[order])]
-    every = series_rows(model, when, values, labels)
-    place = np.cumsum(~np.isnan(values)) - 1  # of each row among those that are not missing
-    fit = _Fit(model, when, values, target, time, coverage, forecast, every.take(place[seen]), when[seen])
+    forecast = None if forecast is None else forecast._replace(times=pd.Index(forecast.times))
+    every = rows_of(model, when, values, labels)
+    fit = _Fit(model, when, values, target, time, coverage, forecast, every.take(seen), when[seen])
     sections = [_series_section(fit)]
     if forecast is not None:
         sections.append(_forecast_section(fit))
@@ -153,22 +142,9 @@ def series_html(
 
 
 def series_rows(model: RCGPSeries, t: Any, y: Any, labels: Sequence[object]) -> Rows:
-    """The rows of a series that are not missing, in the order of the fit, as the page and the command line show them.
-
-    Args:
-        model: fitted series of one column.
-        t, y: ``n`` times and values.
-        labels: ``n`` names of the rows.
-    """
+    """The rows of a series of one column that are not missing, in the order of the fit, with their names."""
     values = np.asarray(y, dtype=np.float64)
-    seen = np.flatnonzero(~np.isnan(values))
-    law, std = predictive_law(model), model.loo_std_[seen]
-    noise = np.square(np.minimum(model.noise_std(t)[seen], std)) / law.variance
-    half = _half_widths(law, np.maximum(np.square(std) - law.variance * noise, 0.0), noise)
-    names = ("weights", "outliers", "outlier_scores", "outlier_probability")
-    weight, flagged, score, probability = (getattr(model, f"{name}_")[seen] for name in names)
-    label = tuple(labels[int(i)] for i in seen)
-    return Rows(label, values[seen], model.loo_mean_[seen], std, weight, flagged, score, probability, noise, half)
+    return rows_of(model, t, values, tuple(labels)).take(np.flatnonzero(~np.isnan(values)))
 
 
 def gap_text(model: RCGPSeries, length: float) -> str:
@@ -179,33 +155,13 @@ def gap_text(model: RCGPSeries, length: float) -> str:
     return f"{number(value)} {unit.replace('us', 'µs')}"
 
 
-def _half_widths(law: NoiseLaw, latent: Numbers, noise: Numbers, coverage: float = 0.95) -> Numbers:
-    """:func:`half_widths`, for many rows interpolated: in units of σ they depend on the variance over σ² alone."""
-    if len(latent) <= _MOST_WIDTHS:
-        return half_widths(law, latent, noise, coverage)
-    total = 1.0 + latent / noise
-    knots = np.geomspace(total.min(), total.max(), _MOST_WIDTHS)
-    at = half_widths(law, np.maximum(knots - 1.0, 0.0), np.ones(len(knots)), coverage)
-    widths: Numbers = np.sqrt(noise) * np.interp(total, knots, at)
-    return widths
-
-
 def _summary(fit: _Fit) -> str:
-    n, missing, flagged = len(fit.y), int(np.isnan(fit.y).sum()), int(fit.rows.flagged.sum())
+    missing = int(np.isnan(fit.y).sum())
     weak = f"Time hardly predicts {fit.target}: a constant would do nearly as well."
-    verdict = verdict_of(fit.model, fit.rows, fit.scores, weak if skill_of(fit.rows, fit.scores) < LITTLE_SKILL else "")
-    first, last = times([fit.times.min(), fit.times.max()])
-    lead = (
-        f"A robust Gaussian process of <strong>{for_html(fit.target)}</strong> over time, from {for_html(first)} to "
-        f"{for_html(last)}. {for_html(str(fit.model.noise_law_).splitlines()[0])}"
-    )
-    cards = [
-        ("rows", f"{n:,}", f"{missing:,} without a value" if missing else "no value is missing"),
-        ("flagged rows", f"{flagged:,}", percent(flagged / (n - missing))),
-        ("mean absolute error", number(fit.scores.mean_error_kept), "rows not flagged"),
-        ("coverage of 95 % intervals", percent(fit.scores.coverage_kept), "rows not flagged"),
-    ]
-    return summary_html(verdict, fit.model.doubts_, lead, cards)
+    first, last = (for_html(time) for time in times([fit.times.min(), fit.times.max()]))
+    lead = f"A robust Gaussian process of <strong>{for_html(fit.target)}</strong> over time, from {first} to {last}."
+    card = "rows", f"{len(fit.y):,}", f"{missing:,} without a value" if missing else "no value is missing"
+    return fit_summary(fit.model, fit.rows, [fit.scores], weak, lead, card)
 
 
 def _series_section(fit: _Fit) -> Section:
@@ -214,7 +170,7 @@ def _series_section(fit: _Fit) -> Section:
     y_range = _frame(fit, rows)
     stretches, missing = _missing_stretches(fit)
     words = (
-        f"The line is the expected value; the band holds a value that is no outlier with {fit.band} probability. "
+        f"The line is the expected value; the band holds a value that is not an outlier with {fit.band} probability. "
         f"Drag across the figure, or move the ends of the strip below it, to look closer; double-click to see all."
     )
     if good > MOST_DRAWN or len(curve.times) > MOST_DRAWN:
@@ -223,56 +179,36 @@ def _series_section(fit: _Fit) -> Section:
             "so are those of line and band; flagged values are all drawn."
         )
     if len(missing) < stretches:
-        words += f" Shaded are the {len(missing)} longest of {stretches:,} stretches of missing values."
+        words += f" The {len(missing)} longest of {stretches:,} stretches of missing values are shaded."
     elif missing:
         words += " Missing values are shaded."
-    figure = series_figure(
-        curve,
-        rows,
-        fit.when,
-        target=fit.target,
-        axis=fit.axis,
-        coverage=fit.band,
-        y_range=y_range,
-        forecast=fit.ahead,
-        missing=missing,
-    )
+    figure = fit.figure(curve, rows, fit.when, y_range, missing=missing)
     panel = Panel("fit", figure, f"{fit.target} over time, with flagged values", size="whole tall")
     return Section("fit", "The series", words + _beyond(rows, y_range), (panel,))
 
 
 def _forecast_section(fit: _Fit) -> Section:
     """The forecast beside the end of the series, at least twice as long."""
-    ahead, clock = fit.ahead, fit.model.clock_
+    ahead, clock = fit.forecast, fit.model.clock_
     assert ahead is not None
     end = clock.numbers(ahead.times)
     before = clock.numbers(fit.when)
     recent = max(min(int(np.searchsorted(before, before[-1] - 2.0 * (end[-1] - before[-1]))), len(before) - 20), 0)
     chosen = np.arange(recent, len(before))
     grid = clock.numbers(fit.curve.times)
-    curve = fit.curve.between(int(np.searchsorted(grid, before[recent])))
-    rows = fit.rows.take(chosen)
+    first = int(np.searchsorted(grid, before[recent]))
+    curve, rows = Forecast(*(part[first:] for part in fit.curve)), fit.rows.take(chosen)
     y_range = _frame(fit, rows)
-    figure = series_figure(
-        curve,
-        rows,
-        fit.when[chosen],
-        target=fit.target,
-        axis=fit.axis,
-        coverage=fit.band,
-        y_range=y_range,
-        forecast=ahead,
-        slider=False,
-    )
+    figure = fit.figure(curve, rows, fit.when[chosen], y_range, slider=False)
     count, step = len(end), float(end[0] - before[-1]) if len(end) == 1 else float(end[1] - end[0])
     last = times(ahead.times)[-1]
     words = (
         f"{counted(count, 'step')} of {gap_text(fit.model, step)}, to {for_html(last)}. The band holds a new value "
-        f"that is no outlier with {fit.band} probability.{_beyond(rows, y_range)}"
+        f"that is not an outlier with {fit.band} probability.{_beyond(rows, y_range)}"
     )
-    lines = [("expected", [number(ahead.mean[0]), number(ahead.mean[-1])])]
-    lines.append((f"{fit.band} interval, lower end", [number(ahead.lower[0]), number(ahead.lower[-1])]))
-    lines.append((f"{fit.band} interval, upper end", [number(ahead.upper[0]), number(ahead.upper[-1])]))
+    ends = {"lower end": ahead.lower, "upper end": ahead.upper}
+    parts = {"expected": ahead.mean, **{f"{fit.band} interval, {end}": y for end, y in ends.items()}}
+    lines = [(name, [number(y[0]), number(y[-1])]) for name, y in parts.items()]
     table = facts_table(["", "first step", "last step"], lines)
     return Section("forecast", "The forecast", words, (Panel("forecast", figure, f"Forecast of {fit.target}"),), table)
 
@@ -288,13 +224,12 @@ def _component_section(fit: _Fit) -> Section:
         if part.name == "level" and np.ptp(part.mean) <= 1e-9 * np.abs(part.mean).max():
             words = f" The level is {number(float(part.mean[0]))} throughout."
             continue
-        shape, cut = normal_band(curve.times, part.mean, part.std), ""
+        when, cut = curve.times, ""
         length = clock.length(periods[part.name], "period") if part.name in periods else np.inf
         if grid[-1] - grid[0] > _MOST_CYCLES * length:
             when = clock.times(grid[-1] - _LAST_CYCLES * length * np.linspace(1.0, 0.0, _EVEN + 1))
-            last = fit.model.components(when)[i]
-            shape, cut = normal_band(pd.Index(when), last.mean, last.std), ", last four cycles"
-        figure = component_figure(shape, part.name, cut, fit.target)
+            part, cut = fit.model.components(when)[i], ", last four cycles"
+        figure = component_figure(when, part.mean, part.std, part.name, cut, fit.target)
         panels.append(Panel(f"component-{i}", figure, f"Component {part.name}{cut}", size="strip"))
     words = f"The expected value is the sum of these parts, each with its 95 % band and on its own scale.{words}"
     table = facts_table(["component", "lowest", "highest"], lines)

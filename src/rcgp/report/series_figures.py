@@ -7,26 +7,18 @@ and so is every flagged value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rcgp.report.figures import BAND, HALF_WIDTH, ROBUST, WEIGHT_COLOURS, blank_figure
+from rcgp.estimator.series import Forecast
+from rcgp.report.figures import BAND, HALF_WIDTH, ROBUST, WEIGHT_COLOURS, add_band, at_edge, blank_figure, hover
 from rcgp.report.summary import Numbers, Positions, Range, Rows
 from rcgp.report.text import for_plotly, fraction, number, times
 
-__all__ = [
-    "MOST_DRAWN",
-    "MOST_STRETCHES",
-    "Curve",
-    "component_figure",
-    "normal_band",
-    "series_figure",
-    "thinned",
-]
+__all__ = ["MOST_DRAWN", "MOST_STRETCHES", "component_figure", "series_figure", "thinned"]
 
 #: Values that are not flagged, and points of a curve, in one figure.
 MOST_DRAWN = 3000
@@ -35,26 +27,6 @@ MOST_STRETCHES = 200
 _FORECAST, _FORECAST_BAND = "#009E73", "rgba(0, 158, 115, 0.25)"
 _MISSING = "rgba(138, 143, 152, 0.18)"
 _OUTLINE = "#5A2A00"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A function of time with its band.
-
-    Attributes:
-        times: ``q`` increasing times.
-        mean, lower, upper: ``q`` values each.
-    """
-
-    times: Any
-    mean: Numbers
-    lower: Numbers
-    upper: Numbers
-
-    def between(self, first: int, end: int | None = None) -> Curve:
-        """A part of the curve."""
-        chosen = slice(first, end)
-        return Curve(self.times[chosen], self.mean[chosen], self.lower[chosen], self.upper[chosen])
 
 
 def thinned(y: Numbers, limit: int = MOST_DRAWN) -> Positions:
@@ -82,7 +54,7 @@ def _on_axis(when: Any) -> Any:
 
 
 def series_figure(
-    curve: Curve,
+    curve: Forecast,
     rows: Rows,
     when: Any,
     *,
@@ -90,14 +62,14 @@ def series_figure(
     axis: str,
     coverage: str,
     y_range: Range | None,
-    forecast: Curve | None = None,
+    forecast: Forecast | None = None,
     missing: Sequence[tuple[Any, Any]] = (),
     slider: bool = True,
 ) -> go.Figure:
     """A series: values, expected value with its band, flagged values, missing stretches and the forecast.
 
     Args:
-        curve: expected value and interval of a value.
+        curve: expected value and interval of a value, by time.
         rows: the ``n`` values that are not missing, by time.
         when: their ``n`` times.
         target, axis: titles of the axes.
@@ -122,14 +94,11 @@ def series_figure(
     look = {"color": WEIGHT_COLOURS[0][1], "line": {"width": width, "color": _OUTLINE}}
     figure.add_trace(_points(rows, when, flagged, "flagged", {"size": size, "symbol": "diamond", **look}))
     if y_range is not None:
-        value = rows.observed[flagged]
-        beyond = flagged[(value < y_range[0]) | (value > y_range[1])]
-        beyond = beyond[thinned(rows.observed[beyond])]  # marks beside the values themselves
-        above = rows.observed[beyond] > y_range[1]
-        margin = 0.03 * (y_range[1] - y_range[0])
-        marker = {"size": size + 1, "symbol": np.where(above, "triangle-up", "triangle-down"), **look}
-        marks = _points(rows, when, beyond, "flagged, beyond the frame", marker)
-        figure.add_trace(marks.update(y=np.where(above, y_range[1] - margin, y_range[0] + margin)))
+        far, symbol, height = at_edge(rows.observed[flagged], y_range)
+        some = thinned(rows.observed[flagged[far]])  # marks beside the values themselves
+        marker = {"size": size + 1, "symbol": symbol[some], **look}
+        marks = _points(rows, when, flagged[far[some]], "flagged, beyond the frame", marker)
+        figure.add_trace(marks.update(y=height[some]))
     if missing:
         ends = (_on_axis([one for one, _ in missing]), _on_axis([other for _, other in missing]))
         box = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "fillcolor": _MISSING, "layer": "below"}
@@ -144,9 +113,10 @@ def series_figure(
     return figure
 
 
-def component_figure(curve: Curve, name: str, cut: str, target: str) -> go.Figure:
-    """A component with its band; ``cut`` names in the title the part that is drawn."""
-    figure = blank_figure("", for_plotly(target))
+def component_figure(when: Any, mean: Numbers, std: Numbers, name: str, cut: str, target: str) -> go.Figure:
+    """A component with its normal 95 % band; ``cut`` names in the title the part that is drawn."""
+    figure, half = blank_figure("", for_plotly(target)), HALF_WIDTH * std
+    curve = Forecast(pd.Index(when), mean, std, mean - half, mean + half)
     _add_band(figure, curve, BAND)
     _add_line(figure, curve, name, {"color": ROBUST, "width": 1.8})
     title = {"text": for_plotly(name) + cut, "x": 0, "xref": "paper", "y": 1, "yanchor": "top", "font": {"size": 14}}
@@ -154,46 +124,37 @@ def component_figure(curve: Curve, name: str, cut: str, target: str) -> go.Figur
     return figure.update_layout(showlegend=False, title=title, margin_t=26)
 
 
-def normal_band(when: Any, mean: Numbers, std: Numbers) -> Curve:
-    """A function with its normal 95 % band."""
-    return Curve(when, mean, mean - HALF_WIDTH * std, mean + HALF_WIDTH * std)
-
-
 def _points(rows: Rows, when: Any, chosen: Positions, name: str, marker: dict[str, Any]) -> go.Scatter:
     """Some of the values, with what was expected of each in its hover box."""
     some, at = rows.take(chosen), pd.Index(when)[chosen]
-    texts = {
-        "row": map(for_plotly, some.label),
-        "time": map(for_plotly, times(at)),
-        "observed": map(number, some.observed),
-        "expected": map(number, some.expected),
-        "outlier probability": [for_plotly(fraction(value)) for value in some.probability],
-    }
+    texts = (
+        ("row", map(for_plotly, some.label)),
+        ("time", map(for_plotly, times(at))),
+        ("observed", map(number, some.observed)),
+        ("expected", map(number, some.expected)),
+        ("outlier probability", (for_plotly(fraction(value)) for value in some.probability)),
+    )
     return go.Scatter(
         x=_on_axis(at),
         y=some.observed,
         mode="markers",
         name=name,
         marker=marker,
-        customdata=list(zip(*texts.values(), strict=True)),
-        hovertemplate="<br>".join(f"{key} %{{customdata[{i}]}}" for i, key in enumerate(texts)) + "<extra></extra>",
         showlegend=bool(len(chosen)),
+        **hover(*texts),
     )
 
 
-def _add_band(figure: go.Figure, curve: Curve, colour: str, name: str = "") -> None:
+def _add_band(figure: go.Figure, curve: Forecast, colour: str, name: str = "") -> None:
     """Shade between the ends, each thinned by itself."""
-    edge = {"mode": "lines", "line": {"width": 0, "simplify": False}, "hoverinfo": "skip"}
     low, high = thinned(curve.lower), thinned(curve.upper)
-    figure.add_scatter(x=_on_axis(curve.times[low]), y=curve.lower[low], showlegend=False, **edge)
-    band = {"fill": "tonexty", "fillcolor": colour, "name": name, "showlegend": bool(name)}
-    figure.add_scatter(x=_on_axis(curve.times[high]), y=curve.upper[high], **band, **edge)
+    lower, upper = _on_axis(curve.times[low]), _on_axis(curve.times[high])
+    add_band(figure, (lower, curve.lower[low]), (upper, curve.upper[high]), colour, name)
 
 
-def _add_line(figure: go.Figure, curve: Curve, name: str, line: dict[str, Any]) -> None:
+def _add_line(figure: go.Figure, curve: Forecast, name: str, line: dict[str, Any]) -> None:
     """The mean, with time and value in its hover box."""
     drawn = thinned(curve.mean)
-    texts = list(zip(times(curve.times[drawn]), map(number, curve.mean[drawn]), strict=True))
-    hover = f"{for_plotly(name)}<br>%{{customdata[0]}}<br>%{{customdata[1]}}<extra></extra>"
-    look = {"x": _on_axis(curve.times[drawn]), "y": curve.mean[drawn], "mode": "lines", "name": name, "line": line}
-    figure.add_scatter(**look, customdata=texts, hovertemplate=hover)
+    when, mean = curve.times[drawn], curve.mean[drawn]
+    box = hover(("", times(when)), ("", map(number, mean)), first=for_plotly(name))
+    figure.add_scatter(x=_on_axis(when), y=mean, mode="lines", name=name, line=line, **box)

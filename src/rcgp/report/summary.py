@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from rcgp.weights import NoiseLaw
 __all__ = [
     "MOST_DRAWN",
     "Column",
-    "EncodedColumn",
     "Fit",
     "Flags",
     "Numbers",
@@ -47,22 +46,11 @@ Range: TypeAlias = tuple[float, float]
 
 #: An SVG figure of more points is slow to draw and makes the file large.
 MOST_DRAWN = 3000
+#: More half-widths are interpolated between those at this many variances, to six digits.
+_MOST_WIDTHS = 4096
 _MOST_LISTED = 200
 #: Listed even if fewer rows are flagged, so that a reader sees which rows come next.
 _FEWEST_LISTED = 20
-
-
-class EncodedColumn(Protocol):
-    """A column of a table and its encoding; :class:`rcgp.table.Column` is one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def levels(self) -> Sequence[str]: ...
-    @property
-    def feature_names(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True)
@@ -106,8 +94,8 @@ class Column:
         return self.kind == "category" and len(self.levels) != 2
 
 
-def columns_of(X: pd.DataFrame, encoded: Iterable[EncodedColumn] | None) -> tuple[Column, ...]:
-    """The columns behind the features X; without encoded ones, each feature is a column of numbers.
+def columns_of(X: pd.DataFrame, encoded: Iterable[Any] | None) -> tuple[Column, ...]:
+    """The columns behind the features X; without ``rcgp.table.Column`` objects each feature is a column of numbers.
 
     Raises:
         ValueError: if the encoded columns do not give the features X.
@@ -218,9 +206,9 @@ class Fit:
         )
 
     @property
-    def skill(self) -> float:
-        """That of the robust GP; see :func:`skill_of`."""
-        return skill_of(self.rows, self.scores[0])
+    def weak(self) -> str:
+        """What to say if the features hardly predict the target."""
+        return f"The features hardly predict {self.target}: a constant would do nearly as well."
 
 
 def skill_of(rows: Rows, scores: Scores) -> float:
@@ -238,7 +226,8 @@ def converged(model: BaseRegressor | None) -> bool:
 
 def as_fitted(model: BaseRegressor, frame: Any) -> Any:
     """A data frame, or its values for a model that was fitted without names and would warn about them."""
-    return frame if hasattr(model, "feature_names_in_") else np.asarray(frame)
+    named = hasattr(model, "feature_names_in_") or not isinstance(frame, pd.DataFrame)
+    return frame if named else frame.to_numpy()
 
 
 def predictive_law(model: BaseRegressor) -> NoiseLaw:
@@ -251,7 +240,7 @@ def predictive_law(model: BaseRegressor) -> NoiseLaw:
 
 
 def rows_of(model: BaseRegressor, X: Any, y: Numbers, label: tuple[object, ...]) -> Rows:
-    """The rows of the table under a model.
+    """The ``n`` rows of a table or a series, whose inputs X are times, under a model of one output.
 
     Raises:
         ValueError: if the model was fitted to another number of rows.
@@ -297,6 +286,13 @@ def half_widths(law: NoiseLaw, latent: Numbers, noise: Numbers, coverage: float 
         noise: ``n`` variances σ² of the narrowest scale.
         coverage: of the intervals.
     """
+    # In units of σ they depend on the variance over σ² alone.
+    if len(latent) > _MOST_WIDTHS and bool((noise > 0.0).all() and np.isfinite(latent).all()):
+        total = 1.0 + latent / noise
+        knots = np.geomspace(total.min(), total.max(), _MOST_WIDTHS)
+        at = half_widths(law, np.maximum(knots - 1.0, 0.0), np.ones(len(knots)), coverage)
+        interpolated: Numbers = np.sqrt(noise) * np.interp(total, knots, at)
+        return interpolated
     level = torch.tensor(0.5 + 0.5 * coverage, dtype=torch.float64)
     tensors = (torch.from_numpy(np.ascontiguousarray(v, dtype=np.float64)) for v in (latent, noise))
     widths: Numbers = law.quantile(level, *tensors).numpy()

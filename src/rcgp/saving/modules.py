@@ -63,9 +63,7 @@ def describe(module: nn.Module) -> Described:
 def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
     """The module that :func:`describe` described, equal to the bit. Only classes of the tables are built.
 
-    Args:
-        description: as returned by ``describe``.
-        tensors: as returned by ``describe``; each must be used. The module gets copies.
+    Each tensor must be used; the module gets copies.
 
     Raises:
         SavedModelError: for a description that makes no sense, and for missing, misshapen or unused tensors.
@@ -79,7 +77,8 @@ def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Modul
 def _assemble(description: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
     """The module, or any error."""
     reader = _Reader(tensors)
-    module = reader.module(description, "")
+    with torch.random.fork_rng(devices=[]):  # some constructors draw random numbers
+        module = reader.module(description, "")
     if reader.unused:
         raise SavedModelError(f"nothing in it uses the tensor {min(reader.unused)!r}")
     surplus = itertools.islice(module.named_modules(remove_duplicate=False), _MOST_PARTS, None)

@@ -11,6 +11,7 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -65,7 +66,6 @@ class Recipe:
 
     Attributes:
         cls: the class.
-        family: the base class that its parts share with it.
         shapes: name and shape of each of its own parameters and buffers, given its arguments.
         arguments: name of each plain argument, and how to read it from a module.
         build: builds a module from its arguments and parts; its tensors are set afterwards.
@@ -74,12 +74,16 @@ class Recipe:
     """
 
     cls: type[nn.Module]
-    family: type[nn.Module]
     shapes: Callable[[Arguments], Shapes]
     arguments: dict[str, Callable[[Any], Any]]
     build: Callable[[Arguments, list[nn.Module]], nn.Module]
     part: str | None = None
     many: bool = False
+
+    @property
+    def family(self) -> type[nn.Module]:
+        """The base class that its parts share with it."""
+        return next(family for family in FAMILIES if issubclass(self.cls, family))
 
 
 def _positive_integer(value: Any) -> bool:
@@ -140,10 +144,6 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
-def _attribute(name: str) -> Callable[[Any], Any]:
-    return lambda module: getattr(module, name)
-
-
 def _kernel(
     cls: type[nn.Module],
     shapes: Callable[[int, Arguments], Shapes],
@@ -151,13 +151,9 @@ def _kernel(
     part: str | None = None,
     many: bool = False,
 ) -> Recipe:
-    """The recipe of a kernel, whose arguments are attributes of the same name.
+    """The recipe of a kernel whose arguments are attributes of the same names.
 
-    Args:
-        cls: the kernel's class.
-        shapes: of its parameters, given the number of lengthscales and the arguments.
-        *names: its arguments, besides those of every kernel.
-        part, many: as in :class:`Recipe`.
+    Its shapes are given the number of lengthscales, too.
     """
 
     def all_shapes(arguments: Arguments) -> Shapes:
@@ -173,8 +169,8 @@ def _kernel(
     def active(kernel: Any) -> int | None:
         return None if kernel.active_dims is None else kernel.active_dims.numel()
 
-    reads = {name: _attribute(name) for name in names}
-    return Recipe(cls, kernels.Kernel, all_shapes, {"active_dims": active, **reads}, build, part, many)
+    reads = {name: attrgetter(name) for name in names}
+    return Recipe(cls, all_shapes, {"active_dims": active, **reads}, build, part, many)
 
 
 def _coregion_kernel(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
@@ -189,25 +185,6 @@ def _polynomial_mean(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
     if arguments["terms"] != math.comb(d + degree, degree):
         raise SavedModelError(f"a polynomial of degree {degree} in {d} inputs does not have {arguments['terms']} terms")
     return PolynomialMean(degree, torch.zeros(1, d), lambda features: features[0])
-
-
-def _drawn(construct: Callable[[Arguments], nn.Module]) -> Callable[[Arguments, list[nn.Module]], nn.Module]:
-    """Builds a module whose constructor draws random numbers, without a change of the global generator."""
-
-    def build(arguments: Arguments, parts: list[nn.Module]) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            return construct(arguments)
-
-    return build
-
-
-def _mean(
-    cls: type[nn.Module],
-    shapes: Callable[[Arguments], Shapes],
-    build: Callable[[Arguments, list[nn.Module]], nn.Module] | None = None,
-    **arguments: Callable[[Any], Any],
-) -> Recipe:
-    return Recipe(cls, means.Mean, shapes, arguments, build or (lambda arguments, parts: cls()))
 
 
 def _threshold_weight(cls: type[nn.Module]) -> Recipe:
@@ -226,9 +203,8 @@ def _threshold_weight(cls: type[nn.Module]) -> Recipe:
 
     return Recipe(
         cls,
-        weights.WeightFunction,
         lambda arguments: {} if arguments["threshold"] == "rule" else {"log_c": ()},
-        {"epsilon": _attribute("epsilon"), "threshold": kind},
+        {"epsilon": attrgetter("epsilon"), "threshold": kind},
         build,
     )
 
@@ -237,9 +213,8 @@ def _weight(cls: type[nn.Module], part: str | None = None, *names: str, many: bo
     """The recipe of a weight without tensors, made of other weights or of none."""
     return Recipe(
         cls,
-        weights.WeightFunction,
         lambda arguments: {},
-        {name: _attribute(name) for name in names},
+        {name: attrgetter(name) for name in names},
         lambda arguments, parts: cls(*parts, **arguments),
         part,
         many,
@@ -282,39 +257,38 @@ _ALL = (
     _kernel(kernels.ProductKernel, lambda d, a: {}, part="kernels", many=True),
     Recipe(
         kernels.IndexKernel,
-        kernels.Kernel,
         lambda a: {"covar_factor": (a["outputs"], a["rank"]), "raw_var": (a["outputs"],)},
         {
             "outputs": lambda kernel: kernel.covar_factor.shape[-2],
             "rank": lambda kernel: kernel.covar_factor.shape[-1],
         },
-        _drawn(lambda a: kernels.IndexKernel(a["outputs"], a["rank"])),
+        lambda a, parts: kernels.IndexKernel(a["outputs"], a["rank"]),
     ),
-    Recipe(CoregionKernel, kernels.Kernel, lambda a: {}, {}, _coregion_kernel, "parts", many=True),
-    _mean(means.ZeroMean, lambda a: {}),
-    _mean(means.ConstantMean, lambda a: {"raw_constant": ()}),
-    _mean(
+    Recipe(CoregionKernel, lambda a: {}, {}, _coregion_kernel, "parts", many=True),
+    Recipe(means.ZeroMean, lambda a: {}, {}, lambda a, parts: means.ZeroMean()),
+    Recipe(means.ConstantMean, lambda a: {"raw_constant": ()}, {}, lambda a, parts: means.ConstantMean()),
+    Recipe(
         means.LinearMean,
         lambda a: {"weights": (a["input_size"], 1), **({"bias": (1,)} if a["bias"] else {})},
-        _drawn(lambda a: means.LinearMean(**a)),
-        input_size=lambda mean: mean.weights.shape[-2],
-        bias=lambda mean: mean.bias is not None,
+        {"input_size": lambda mean: mean.weights.shape[-2], "bias": lambda mean: mean.bias is not None},
+        lambda a, parts: means.LinearMean(**a),
     ),
-    _mean(
+    Recipe(
         PolynomialMean,
         lambda a: {"centre": (a["input_size"],), "scale": (a["input_size"],), "coefficients": (a["terms"],)},
+        {
+            "degree": attrgetter("degree"),
+            "input_size": lambda mean: mean.centre.shape[-1],
+            "terms": lambda mean: mean.coefficients.shape[-1],
+        },
         _polynomial_mean,
-        degree=_attribute("degree"),
-        input_size=lambda mean: mean.centre.shape[-1],
-        terms=lambda mean: mean.coefficients.shape[-1],
     ),
-    Recipe(OutputMeans, means.Mean, lambda a: {}, {}, lambda a, parts: OutputMeans(parts), "means", many=True),
+    Recipe(OutputMeans, lambda a: {}, {}, lambda a, parts: OutputMeans(parts), "means", many=True),
     _weight(weights.Constant),
     _threshold_weight(weights.InverseMultiquadric),
     _threshold_weight(weights.SquaredExponential),
     Recipe(
         weights.LawWeight,
-        weights.WeightFunction,
         lambda a: dict.fromkeys(("mean", "variance", "local", "relative"), (a["rows"],)),
         {
             "rows": lambda weight: weight.mean.shape[0],

@@ -349,7 +349,7 @@ def _days_of_timestamps(values: pa.Array) -> NDArray[np.float64]:
 def _days_of_texts(text: pa.Array) -> NDArray[np.float64]:
     """Days since 1970-01-01 in UTC, with fractions; NaN where a text, none missing, is not a date.
 
-    Read are ISO 8601 dates and times (``2024-03-01``, ``2024-03-01T12:30:15.5+02:00``, ``2024-03``), the same with
+    Reads ISO 8601 dates and times (``2024-03-01``, ``2024-03-01T12:30:15.5+02:00``, ``2024-03``), the same with
     ``/`` or ``.`` between year, month and day, and English month names (``1 March 2024``, ``Mar 1, 2024``,
     ``01-Mar-2024``). A time without a zone is UTC. Exact to a microsecond in this century.
     """

@@ -10,7 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-__all__ = ["MOST_LEVELS", "Column", "CsvFormat", "Encoding", "Kind", "TableError", "listed", "printable", "shown"]
+__all__ = [
+    "MOST_LEVELS",
+    "Column",
+    "CsvFormat",
+    "Encoding",
+    "Kind",
+    "TableError",
+    "listed",
+    "printable",
+    "repeated",
+    "shown",
+]
 
 Kind: TypeAlias = Literal["number", "date", "category"]
 
@@ -25,7 +36,7 @@ class TableError(ValueError):
 
 
 def shown(text: str) -> str:
-    """A name or cell in quotes, shortened, with control characters escaped so that no terminal obeys them."""
+    """A name or cell in quotes, shortened, with control characters escaped so that no terminal interprets them."""
     return repr(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
 
 
@@ -36,14 +47,19 @@ def listed(texts: Iterable[str], most: int = 10) -> str:
     return beginning if len(every) <= most else f"{beginning} and {len(every) - most} more"
 
 
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that occur more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
 def printable(text: object, longest: int | None = None) -> str:
-    """A text that may come from a file, with control characters escaped so that no terminal obeys them."""
+    """A text that may come from a file, with control characters escaped so that no terminal interprets them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[:longest])
 
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a CSV file is written; ``None`` is found from the file.
+    """Format of a CSV file; ``None`` is found from the file.
 
     Attributes:
         encoding: of its text, such as ``"cp1252"``. ``None``: UTF-8, or UTF-16 with a byte order mark.
@@ -216,5 +232,5 @@ def _check_text(text: object, what: str) -> None:
 
 def _check_distinct(texts: Sequence[str], what: str) -> None:
     """Refuse a name with two meanings, such as column ``a=b`` beside level ``b`` of column ``a``."""
-    if twice := [text for text, count in Counter(texts).items() if count > 1]:
+    if twice := repeated(texts):
         raise TableError(f"more than one of the {what} would be called {listed(twice)}: rename a column or level")

@@ -7,7 +7,6 @@ gave an encoding can be encoded, and a new one is read exactly as the training t
 from __future__ import annotations
 
 import difflib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rcgp.table.cells import Cells, named_cells
-from rcgp.table.encoding import MOST_LEVELS, Column, CsvFormat, Encoding, Kind, TableError, listed, shown
+from rcgp.table.encoding import MOST_LEVELS, Column, CsvFormat, Encoding, Kind, TableError, listed, repeated, shown
 from rcgp.table.suspicion import FEWEST_NAMES, names_rows
 
 __all__ = [
@@ -103,9 +102,8 @@ def learn_encoding(
     if row_id is not None and row_id in (*targets, *(features or ())):
         raise TableError(f"the id {shown(row_id)} cannot be the target or a feature as well: name another column")
     notices, excluded = [], {*exclude, row_id}
-    counting = _counts_rows(table, features, {*targets, *(features or ()), *excluded}, form)
-    if counting is not None:
-        use = "left out, as it" if row_id else "names the rows and is no feature: it"
+    if counting := _counts_rows(table, features, {*targets, *(features or ()), *excluded}, form):
+        use = "left out, as it" if row_id else "names the rows and is not a feature: it"
         notices.append(f"column {shown(counting)}: {use} has no name in the file and differs in each row")
         excluded.add(counting)
     names = [name for name in table.columns if name not in targets] if features is None else list(features)
@@ -115,21 +113,20 @@ def learn_encoding(
     for name in targets:
         check_target(cells[name])  # first: what is missing elsewhere does not matter if this cannot be predicted
     kinds = {name: column.kind() for name, column in cells.items()}
-    if features is None:  # a column that the user has not named, and that cannot be used, is left out
-        reasons = {name: _unusable(cells[name], kinds[name]) for name in names}
-        notices += [f"column {shown(name)}: left out, as it {why}" for name, why in reasons.items() if why]
-        if not (names := [name for name in names if not reasons[name]]):
+    if features is None:  # a column that the user did not name and that cannot be used is left out
+        why = {name: _unusable(cells[name], kinds[name]) for name in names}
+        notices += [f"column {shown(name)}: left out, as it {reason}" for name, reason in why.items() if reason]
+        names = [name for name in names if not why[name]]
+        if not names:
             raise TableError(f"there is no column to predict {listed(targets)} from: {'; '.join(notices)}")
     cells, _, _ = _complete({name: cells[name] for name in [*targets, *names]}, kinds, missing, targets)
     if len(cells[targets[0]].rows) < 2:
         raise TableError("the table has only one usable row: at least two are needed")
     for name in targets:
         target_values(cells[name])
-    unasked = features is None and len(names) > 1
-    columns, found = zip(*(_learn_column(cells[name], kinds[name], unasked) for name in names), strict=True)
-    notices += [notice for own in found for notice in own]
-    if features is None:
-        notices += [f"column {shown(name)}: {_UNNAMED}" for name in names if name.startswith("Unnamed: ")]
+    learned = [_learn_column(cells[name], kinds[name], features is None, len(names)) for name in names]
+    notices += [notice for _, own in learned for notice in own]
+    columns = tuple(column for column, _ in learned)
     return Encoding(targets[0], columns, form, row_id or counting, further=tuple(targets[1:])), notices
 
 
@@ -209,32 +206,31 @@ def _unusable(cells: Cells, kind: Kind) -> str:
     return f"holds {len(levels)} different texts in {rows} rows, such as {some}, too many for categories"
 
 
-def _learn_column(cells: Cells, kind: Kind, unasked: bool) -> tuple[Column, list[str]]:
-    """What a column holds, and what the user should know about it."""
-    start = f"column {shown(cells.name)}"
-    if kind == "category":
-        if why := _unusable(cells, kind):
-            raise TableError(f"{start} {why}: leave it out")
-        column = Column(cells.name, kind, tuple(sorted(pc.unique(cells.texts()).to_pylist())))
-        if len(column.levels) == 1:
-            return column, [f"{start}: every value is {shown(column.levels[0])}, so it tells nothing; kept"]
-        if len(column.levels) == 2:
-            no, yes = (shown(level) for level in column.levels)
-            return column, [f"{start}: 2 categories, read as 0 for {no} and 1 for {yes}"]
-        levels = listed(column.levels, MOST_LEVELS)
-        return column, [f"{start}: {len(column.levels)} categories, a feature for each: {levels}"]
-    values = cells.require(kind)
-    notices = [f"{start}: dates read as days since 1970-01-01"] if kind == "date" else []
-    if (values == values[0]).all():
-        notices.append(f"{start}: every value is the same, so it tells nothing; kept")
-    if kind == "number" and (codes := cells.codes()):
-        look = f"although its cells look like codes ({listed(codes)})"
-        notices.append(f"{start}: read as numbers, {look}; --exclude leaves it out")
-    if unasked and kind == "number" and names_rows(values):
-        notices.append(
-            f"{start}: a different whole number in each row; if it only names the rows, use --id {cells.name}"
-        )
-    return Column(cells.name, kind), notices
+def _learn_column(cells: Cells, kind: Kind, unasked: bool, columns: int) -> tuple[Column, list[str]]:
+    """What a column holds, and what the user, who may not have named it, should know about it."""
+    if kind == "category" and (why := _unusable(cells, kind)):
+        raise TableError(f"column {shown(cells.name)} {why}: leave it out")
+    levels = tuple(sorted(pc.unique(cells.texts()).to_pylist())) if kind == "category" else ()
+    said = []
+    if len(levels) == 1:
+        said.append(f"every value is {shown(levels[0])}, so it carries no information; kept")
+    elif len(levels) == 2:
+        said.append(f"2 categories, read as 0 for {shown(levels[0])} and 1 for {shown(levels[1])}")
+    elif levels:
+        said.append(f"{len(levels)} categories, a feature for each: {listed(levels, MOST_LEVELS)}")
+    if kind != "category":
+        values = cells.require(kind)
+        said += ["dates read as days since 1970-01-01"] if kind == "date" else []
+        said += ["every value is the same, so it carries no information; kept"] if (values == values[0]).all() else []
+    if kind == "number":
+        if codes := cells.codes():
+            look = f"although its cells look like codes ({listed(codes)})"
+            said.append(f"read as numbers, {look}; --exclude leaves it out")
+        if unasked and columns > 1 and names_rows(values):
+            said.append(f"a different whole number in each row; if it only names the rows, use --id {cells.name}")
+    if unasked and cells.name.startswith("Unnamed: "):
+        said.append("has no name in the file; if it counts rows, leave it out with --exclude")
+    return Column(cells.name, kind, levels), [f"column {shown(cells.name)}: {sentence}" for sentence in said]
 
 
 def _features(column: Column, cells: Cells) -> list[NDArray[np.float64]]:
@@ -294,8 +290,8 @@ def without_bad(cells: Cells, kind: Kind, notices: list[str]) -> Cells:
     if 2 * count > len(bad) - cells.values.null_count:
         cells.refuse(bad, kind)
     named = named_cells(cells.rows, cells.values, bad)
-    counts = "counts as missing, as it is" if count == 1 else "count as missing, as they are"
-    notices.append(f"column {shown(cells.name)}: {named} {counts} no {kind}")
+    counts = f"counts as missing, as it is not a {kind}" if count == 1 else f"count as missing, as they are not {kind}s"
+    notices.append(f"column {shown(cells.name)}: {named} {counts}")
     return cells.without(bad)
 
 
@@ -330,7 +326,7 @@ def check_columns(table: pd.DataFrame) -> None:
     odd = [str(name) for name in table.columns if not isinstance(name, str)]
     if odd:
         raise TableError(f"column names must be text, got {listed(odd)}")
-    if twice := list(table.columns[table.columns.duplicated()].unique()):
+    if twice := repeated(table.columns):
         raise TableError(f"more than one column is called {listed(twice)}: give each a name of its own")
 
 
@@ -338,7 +334,7 @@ def check_targets(names: Sequence[str]) -> None:
     """Refuse an empty list of targets, and one named twice."""
     if not names:
         raise TableError("there is no target: name a column to predict")
-    if twice := _repeated(names):
+    if twice := repeated(names):
         raise TableError(f"--target names {listed(twice)} more than once: name each column once")
 
 
@@ -375,9 +371,5 @@ def _check_features(names: list[str], targets: Sequence[str]) -> None:
         raise TableError(f"the target {shown(both[0])} cannot be one of the features as well: name other features")
     if not names:
         raise TableError(f"there is no column to predict {listed(targets)} from: the table needs at least one more")
-    if twice := _repeated(names):
+    if twice := repeated(names):
         raise TableError(f"the features name {listed(twice)} more than once: name each column once")
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]

@@ -14,7 +14,6 @@ import gzip
 import io
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -24,7 +23,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rcgp.table.encoding import CsvFormat, TableError, listed, printable, shown
+from rcgp.table.encoding import CsvFormat, TableError, listed, printable, repeated, shown
 
 __all__ = ["read_table"]
 
@@ -220,5 +219,5 @@ def _check_names(names: list[str], name: str) -> None:
     """Refuse a table without columns, or with two of the same name."""
     if not names:
         raise TableError(f"{name} has no columns")
-    if twice := [column for column, count in Counter(names).items() if count > 1]:
+    if twice := repeated(names):
         raise TableError(f"{name} has more than one column called {listed(twice)}: give each a name of its own")

@@ -79,8 +79,8 @@ def read_series(
         form: how numbers and dates are written.
 
     Raises:
-        TableError: for columns that do not exist, cells that are no dates or numbers, times with and without a time
-            zone in one column, and a target that is constant or has fewer than two values.
+        TableError: for columns that do not exist, cells that are neither dates nor numbers, times with and without a
+            time zone in one column, and a target that is constant or has fewer than two values.
     """
     check_columns(table)
     check_targets(targets)

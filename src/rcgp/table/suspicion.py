@@ -31,9 +31,7 @@ _NO_CHANCE = 1e-3
 def suspicious_inputs(X: pd.DataFrame, encoding: Encoding) -> list[str]:
     """One sentence for each column with values far from all others, and for each placeholder of missing values.
 
-    Args:
-        X: ``n x d`` features, as :func:`encode` gives them.
-        encoding: what the columns hold.
+    The features X are as :func:`encode` gives them.
     """
     notices = []
     for column in encoding.columns:
@@ -56,9 +54,7 @@ def suspicious_inputs(X: pd.DataFrame, encoding: Encoding) -> list[str]:
 def suspicious_targets(X: pd.DataFrame, Y: pd.DataFrame) -> list[str]:
     """One sentence for each target of two classes, and for each feature that determines a target by a straight line.
 
-    Args:
-        X: ``n x d`` features.
-        Y: ``n x T`` targets, NaN where a cell is empty.
+    Empty cells of the targets Y are NaN.
     """
     notices = []
     for name in Y.columns:
@@ -69,7 +65,7 @@ def suspicious_targets(X: pd.DataFrame, Y: pd.DataFrame) -> list[str]:
         if len(values) == 2:
             notices.append(
                 f"{start} has two values, {values[0]:g} and {values[1]:g}, which are probably classes: a robust fit "
-                "may take the rarer one for outliers; --weight constant does not"
+                "may flag the rarer one as outliers; --weight constant does not"
             )
             continue
         for feature in X.columns:
