@@ -376,7 +376,7 @@ class Results:
             config, values = record.config, record.values
             if config["data"] in data and config["kind"] in KINDS:
                 # Of the learned law; another method has one density.
-                inlier = {"inlier_nlpd": values.get("law", {}).get("inlier_nlpd", values["nlpd"])}
+                inlier = {"inlier_nlpd": values.get("law", {}).get("inlier_nlpd", values.get("nlpd"))}
                 self.runs[config["data"], config["kind"], config["method"]][config["split"]] = values | inlier
         found = {name for name, _, _ in self.runs}
         self.data = tuple(name for name in data if name in found)

@@ -334,7 +334,7 @@ def test_a_refitted_stream_is_that_of_a_model_of_these_values(model, tmp_path, r
     assert_same_answers(stream, twin.stream(coverage=0.9), new_t, new_y)
 
 
-@pytest.mark.filterwarnings("ignore:.*they are taken for errors:rcgp.estimator.NoiseLawWarning")
+@pytest.mark.filterwarnings("ignore:.*they are treated as errors:rcgp.estimator.NoiseLawWarning")
 @pytest.mark.parametrize("dates", [False, True])
 def test_a_refitted_stream_of_an_estimator_is_that_of_a_new_fit(tmp_path, dates):
     t, y = make_series(160)
