@@ -13,13 +13,21 @@ import torch
 from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut
-from rcgp.core.noise_law import LearnedLaw, first_weights, learn_law, local_squares, log_bound, without_tail
+from rcgp.core.noise_law import (
+    FIRST_COUNTS,
+    LearnedLaw,
+    first_weights,
+    learn_law,
+    local_squares,
+    log_bound,
+    without_tail,
+)
 from rcgp.core.pseudo import PseudoData, pseudo_data
 from rcgp.models import RCGP
 from rcgp.models.defaults import robust_spread
 from rcgp.models.local_noise import LocalFactor, choose_average, learn_local_noise
 from rcgp.training.objectives import log_prior
-from rcgp.training.rows import joined, spreads_of
+from rcgp.training.rows import cavity_by_law, joined, spreads_of
 from rcgp.training.search import Outcome, hyperparameters_of
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import FLAGGED, OUTLIER_WIDTH
@@ -76,6 +84,12 @@ class Expectation:
         weight = first_weights(residual, spreads_of(self.model, residual), threshold)
         nothing, ones = torch.zeros_like(weight), torch.ones_like(weight)
         return State(hyperparameters_of(self.model), weight, nothing, weight.square(), ones)
+
+    def by_first_law(self) -> State:
+        """Weights by the law before any data, at the present hyperparameters, by steps with falling σ²."""
+        state, counts = self.first(), self.model.residual().new_tensor(FIRST_COUNTS)
+        laws = [NoiseLaw.of_counts(counts, width) for width in self.widths]
+        return self.weighed(state, cavity_by_law(self.model, laws, state.h), learn=False)
 
     def pseudo(self, state: State) -> PseudoData:
         """Pseudo-data by the weights of a state, at the present hyperparameters."""

@@ -42,6 +42,11 @@ __all__ = ["Learning", "Round", "State"]
 # stick out of a function with long lengthscales.
 _NARROW = 1.0
 
+# Noise variance of the quiet start, in units of the given one: errors stick out of a function with little noise, and
+# with much of it both are taken for noise. Of random functions of 30 to 70 rows, a third misses fewer of the best
+# optima than one, a tenth fewest, a hundredth as many as one.
+_QUIET = 0.1
+
 # Iterations of a short search: one from each start and, with new weights, another one from the best. One of ten
 # iterations misses the best optimum half again as often: hyperparameters follow the first weights too far.
 _ITERATIONS = 5
@@ -123,17 +128,19 @@ class Learning:
         return best
 
     def _best_start(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
-        """The best state after short searches from longer lengthscales, the given start and random ones, and F of each.
+        """The best state after short searches from all starts (quiet, smooth, given and random ones), and F of each.
 
-        And from shorter ones, where these are better before any search than all that was found, as for an ordinary GP;
-        there rows are weighed as in the best state.
+        And from shorter lengthscales, where these are better before any search than all that was found, as for an
+        ordinary GP; there rows are weighed as in the best state.
         """
         model, first = self.model, hyperparameters_of(self.model)
         given, *random = self.search.starts(restarts, seed)
         scale_lengthscales(model, 1.0 / SHORTER)
         smooth = self.search.read()
+        self._quieten()
+        quiet = self.search.read()
         wide, narrow = self.expectation.first(), self.expectation.first(_NARROW)
-        states = [self._try(smooth, narrow), *(self._try(start, wide) for start in (given, *random))]
+        states = [self._try(quiet), self._try(smooth, narrow), *(self._try(start, wide) for start in (given, *random))]
         best = self._improved(max(states, key=attrgetter("evidence")))
         restore_hyperparameters(model, first)
         for _ in shorter_starts(model):
@@ -142,10 +149,21 @@ class Learning:
                 best = max(best, self._improved(self._try(start, best)), key=attrgetter("evidence"))
         return best, [state.evidence for state in states]
 
-    def _try(self, start: Vector, weighed: State) -> State:
-        """Weights at a start, then a short search."""
+    def _quieten(self) -> None:
+        """Lower the noise variances that are learned."""
+        model = self.model
+        noise = zip(model.noise.detach().reshape(-1), model.noise_bounds(), strict=True)
+        model.noise = torch.stack([own if limits is None else (_QUIET * own).clamp(*limits) for own, limits in noise])
+
+    def _try(self, start: Vector, weighed: State | None = None) -> State:
+        """Weights at a start, by those of a state or anew by the first law, then a short search."""
         self.search.write(start)
-        self.state = replace(weighed, parameters=hyperparameters_of(self.model))
+        try:
+            with torch.no_grad():
+                state = self.expectation.by_first_law() if weighed is None else weighed
+        except NUMERICAL_ERRORS:
+            return replace(self.expectation.first(), evidence=-math.inf)
+        self.state = replace(state, parameters=hyperparameters_of(self.model))
         return self._improved(self._expect("start", learn=False))
 
     def _improved(self, best: State) -> State:
