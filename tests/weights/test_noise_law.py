@@ -285,6 +285,8 @@ def test_quantiles_invert_the_distribution_function(name, q):
         )
         ours = law.quantile(*tensors(q, variance, noise))
         assert ours.item() == pytest.approx(expected, rel=1e-7, abs=1e-8)
+        below = law.probability_below(*tensors(expected, variance, noise))
+        assert below.item() == pytest.approx(q, rel=1e-9)
 
 
 def test_quantiles_broadcast_grow_with_q_and_are_symmetric():

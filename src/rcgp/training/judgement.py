@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,8 +129,8 @@ def doubts_of(
             f"{down:.0%} of the rows count less than half: where more than a third does, a majority may be wrong"
         )
     good = 1.0 - probability
-    bound = law.unflagged.quantile(deviation.new_tensor(0.975), variance.clamp_min(0.0), row_noise)
-    covered = float((good * (deviation.abs() <= bound)).sum() / good.sum().clamp_min(1e-300))
+    below = law.unflagged.probability_below(deviation, variance.clamp_min(0.0), row_noise)
+    covered = float((good * ((below - 0.5).abs() <= 0.475)).sum() / good.sum().clamp_min(1e-300))
     error = _CHANCE * (0.95 * 0.05 / max(float(good.sum()), 1.0)) ** 0.5
     if n >= sum(PRIOR_COUNTS) and abs(covered - 0.95) > max(_POINTS, error) + 1e-9:
         doubts.append(
@@ -222,7 +223,9 @@ def _ties(y: Tensor, flagged: Tensor) -> tuple[str, ...]:
 
 def _copies(table: Tensor) -> tuple[str, ...]:
     """Rows of inputs and observation that repeat another one exactly, which predicts them without error."""
-    copies = 1.0 - len(torch.unique(table, dim=0)) / len(table)
+    rows = table.numpy(force=True)
+    rows = rows[np.lexsort(rows.T)]  # np.unique and torch.unique take ten times as long
+    copies = float((rows[1:] == rows[:-1]).all(axis=1).sum()) / len(table)
     if not copies > _THIRD:
         return ()
     return (

@@ -158,6 +158,11 @@ class NoiseLaw:
         outlier = math.log(self.outlier_share / (math.pi * self.width)) - 2.0 * far.log()
         return torch.logaddexp(inlier + math.log1p(-self.outlier_share), outlier)
 
+    def probability_below(self, deviation: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+        """Probability that an inlier deviates less than that from its predicted mean, ``...``: see :meth:`quantile`."""
+        std = (variance.unsqueeze(-1) + noise.unsqueeze(-1) * _squared_scales(deviation)).sqrt()
+        return torch.matmul(torch.special.ndtr(deviation.unsqueeze(-1) / std), deviation.new_tensor(self.good_shares))
+
     def quantile(self, q: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
         """Quantiles of the deviation of inliers from their predicted means, by bisection.
 
@@ -346,12 +351,7 @@ class LawWeight(WeightFunction):
     relative: Tensor
 
     def __init__(
-        self,
-        law: NoiseLaw,
-        mean: Tensor,
-        variance: Tensor,
-        local: Tensor | None = None,
-        relative: Tensor | None = None,
+        self, law: NoiseLaw, mean: Tensor, variance: Tensor, local: Tensor | None = None, relative: Tensor | None = None
     ) -> None:
         super().__init__()
         self.law = law
