@@ -12,8 +12,8 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
 
        ℓ(θ) − ½ log σ² Σ_i (1 − ρ_io) + log p(θ),
 
-   in which an outlier takes no part. A few iterations from each start; the one with the largest evidence F has, with
-   new weights, as many again and goes on.
+   in which an outlier takes no part. A few iterations from each start; the quiet one and the best of the others have,
+   with new weights, as many again, and the one with the larger evidence F goes on.
 4. The ordinary GP (:func:`rcgp.training.fit.fit_ordinary`) is the hypothesis that all noise is normal. Its search
    ends early where it clearly cannot win.
 5. Full searches, each followed by expectation steps until F settles, and by noise that differs from place to place
