@@ -234,8 +234,9 @@ def test_a_saved_model_is_the_same_to_the_bit(which, request, tmp_path):
 def test_scikit_learns_conventions(simple):
     copied = clone(simple)
     assert copied.get_params() == simple.get_params()
-    with pytest.raises(NotFittedError):
-        copied.predict([0.0])
+    for method in (copied.predict, copied.predict_interval, copied.noise_std):
+        with pytest.raises(NotFittedError):
+            method([0.0])
     kernel = ScaleKernel(MaternKernel(nu=2.5))
     model = RCGPSeries(kernel=kernel, max_iter=30).fit(*make_numbers())
     assert model.kernel is kernel

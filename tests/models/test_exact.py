@@ -453,6 +453,13 @@ def change_mean_function(model):
     model.offset.fill_(3.0)
 
 
+def change_noise_function(model):
+    level = torch.ones(1, dtype=torch.float64)
+    model.weight = Heteroskedastic(lambda x: level.expand(x.shape[:-1]))
+    model.posterior(model.train_X)
+    level.fill_(0.01)
+
+
 def change_smoothness(model):
     model.kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5)).double()
     model.posterior(model.train_X)
@@ -499,7 +506,7 @@ def change_own_kernel(change):
 @pytest.mark.parametrize(
     "change",
     [
-        *(change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function),
+        *(change_smoothness, change_weight, change_epsilon, change_kernel, change_mean_function, change_noise_function),
         *map(change_own_kernel, (change_setting, change_private_number, change_plain_tensor, change_mode)),
     ],
 )

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from rcgp import RCGP, RCGPRegressor, fit, fit_robust
-from rcgp.models.defaults import add_weak_priors
+from rcgp.core.noise_law import learn_law
+from rcgp.models.defaults import add_weak_priors, robust_spread
 from rcgp.training.judgement import _structure, doubts_of, doubts_of_values, judge_rows
 from rcgp.weights import Constant, InverseMultiquadric, NoiseLaw
+from rcgp.weights.noise_law import OUTLIER_WIDTH
 
 GOOD = NoiseLaw((0.95, 0.02, 0.005, 0.005), 0.02, 3.0)
 
@@ -82,6 +84,24 @@ def test_a_weight_that_was_given_is_judged_by_a_law_that_is_learned_afterwards(w
     assert bool((judged.outlier_probability[:10] > 0.5).all())
     assert int((judged.outlier_probability > 0.5).sum()) <= 13
     assert torch.equal(model.posterior(model.train_X).mean.detach(), before)
+
+
+def test_the_law_of_a_given_weight_has_settled():
+    random = np.random.default_rng(2)
+    X = torch.tensor(random.uniform(0, 10, (150, 1)))
+    y = X[:, 0].sin() + 0.1 * torch.tensor(random.standard_normal(150))
+    y[::8] += torch.tensor(random.uniform(0.4, 1.0, 19) * random.choice([-1, 1], 19))
+    model = RCGP(X, y, weight=Constant())
+    fit(model, "marginal")
+    judged = judge_rows(model, learn=True)
+    with torch.no_grad():
+        cavity, ones = model.latent_leave_one_out(model.training_terms().pseudo), torch.ones_like(y)
+        width = OUTLIER_WIDTH * robust_spread(model.residual())
+        last = learn_law(model.residual(), cavity, model.noise, ones, width, bounds=(1e-9, 1e9), steps=1000)
+    np.testing.assert_allclose(judged.law.shares, last.law.shares, atol=0.01)
+    flags = judged.outlier_probability > 0.5
+    assert torch.equal(flags, last.rows.outlier_probability > 0.5)
+    assert flags[::8].sum() > 10  # of 19 mild errors; ten steps flag five
 
 
 def test_many_copies_of_rows_are_doubtful():

@@ -138,8 +138,8 @@ class OutputsMixin:
         return mean
 
     def _quantiles(self, X: Any, levels: Array) -> list[Array]:
-        wanted, parts = torch.from_numpy(levels), []
-        for model, (mean, variance, noise) in zip(self._models, self._moments(self._inputs(X)), strict=True):
+        inputs, wanted, parts = self._inputs(X), torch.from_numpy(levels), []
+        for model, (mean, variance, noise) in zip(self._models, self._moments(inputs), strict=True):
             deviation = model.noise_law.quantile(wanted, variance.unsqueeze(-1), noise.unsqueeze(-1))
             parts.append(mean.unsqueeze(-1) + deviation)
         quantiles = stacked(parts)

@@ -46,8 +46,8 @@ class NoiseLawLikelihood(RowLikelihood):
 
         n ← n + (b / N) (N · mean of ρ over the batch − n),        π ∝ n + prior counts,
 
-    so that the law remembers about one epoch; with all rows in one batch it is a step of the exact model. It begins as
-    the exact model's: normal noise, and every fourth row an outlier.
+    so that the law remembers about one epoch; with all rows in one batch it is a step of the exact model. The counts n
+    begin as the exact model's: normal noise, and one row in eleven an outlier.
 
     Args:
         targets: all training targets, ``... x n``, or ``... x n x t`` for t tasks. Their number, median and robust

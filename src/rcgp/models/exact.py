@@ -310,8 +310,8 @@ class RCGP(NoisyModel):
         # Outside inference mode: tensors made in it could not take part in later gradients.
         with torch.inference_mode(False), torch.no_grad():
             # Values are compared, not version counters: GPyTorch's setters write through .data, which those miss.
-            # The mean is evaluated, as it may be a function of something outside the model.
-            tensors = [*self.parameters(), *self.buffers(), self.mean(self.train_X)]
+            # Mean and weights are evaluated, as they may be functions of something outside the model.
+            tensors = [*self.parameters(), *self.buffers(), self.mean(self.train_X), self.weights()]
             if self._process is not None and same(self._process[0], modules, self._process[1], tensors):
                 return self._process[2]
             model = self.in_float64()

@@ -39,8 +39,6 @@ Missing: TypeAlias = Literal["drop", "error"]
 
 #: A text column whose levels are more than this share of its rows names the rows.
 _IDENTIFIER_SHARE = 0.9
-#: Of a column that pandas has named.
-_UNNAMED = "has no name in the file; if it counts rows, leave it out with --exclude"
 
 
 @dataclass(frozen=True)
