@@ -116,9 +116,18 @@ def test_the_width_is_that_of_the_outliers(size):
         return -density(WIDTH) - (found.rows.outlier.numpy() * density(e.numpy())).sum()
 
     best = scipy.optimize.minimize_scalar(
-        loss, bounds=(math.log(WIDTH / OUTLIER_WIDTH), math.log(1e12 * WIDTH)), method="bounded"
+        loss, bounds=(math.log(WIDTH / OUTLIER_WIDTH), math.log(10.0 * WIDTH)), method="bounded"
     )
     assert found.law.width == pytest.approx(math.exp(best.x), rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e12])
+def test_moderate_errors_beside_gross_ones_do_not_widen_the_noise(size):
+    e, mean, variance, relative = make_rows(share=0.0, seed=3)
+    e[:20], e[20:24] = size, 8.0
+    cavity = LeaveOneOut(mean, variance)
+    found = learn_law(e, cavity, torch.tensor(0.1).double(), relative, WIDTH, bounds=(1e-9, 1e9), steps=500)
+    assert bool((found.rows.outlier[:24] > 0.5).all())
 
 
 def test_errors_at_the_prior_mean_do_not_draw_the_width_of_outliers_to_zero():

@@ -78,6 +78,10 @@ FIRST_COUNTS = (PRIOR_COUNTS[0], 0.0, PRIOR_COUNTS[2])
 #: differs from place to place, has to gain, and a loss by which a step is taken back.
 WORTH = 1.0
 
+# Largest half-width of outliers in units of the first, 50 robust standard deviations. Beyond it a Cauchy density has the
+# same tail, but leaves no room for moderate errors, which would widen the noise beside errors of 1e6.
+_WIDEST = 10.0
+
 # Where law and hyperparameters are known: expectation steps in which the noise variance falls to its own, and what each
 # row has at least in the first of them, as a share of the squared spread: what models start with.
 _COOLING, _WARM = 3, 0.1
@@ -171,7 +175,7 @@ def width_of_outliers(far: Tensor, outliers: Tensor, width: Tensor, first: Tenso
     own = 1.0 / (1.0 + (width / first).square())
     mean = (far + own) / (outliers + 1.0)
     # At least as broad as the data: errors that all equal the prior mean would draw the width to zero.
-    return torch.maximum(width * (2.0 * mean).sqrt(), first / OUTLIER_WIDTH)
+    return (width * (2.0 * mean).sqrt()).clamp(first / OUTLIER_WIDTH, first * _WIDEST)
 
 
 def _updated_noise(rows: Responsibilities, noise: Tensor) -> Tensor:
