@@ -174,6 +174,7 @@ def test_columns_are_fitted_one_by_one():
             method()
 
 
+@pytest.mark.filterwarnings("ignore:.*lie next to another one:rcgp.estimator.NoiseLawWarning")
 def test_missing_values_may_be_none_or_pandas_na():
     t, y = make_numbers()
     y[7] = np.nan

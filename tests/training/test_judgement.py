@@ -140,10 +140,49 @@ def test_flagged_rows_that_lie_side_by_side_are_doubtful():
     assert not any("next to" in doubt for doubt in judge_rows(flagged_model(scattered), learn=False).doubts)
 
 
+def test_flagged_rows_that_the_fit_took_apart_are_doubtful_and_copies_are_not():
+    random = np.random.default_rng(103)
+    X = np.c_[random.uniform(-3.0, 3.0, 120), random.integers(0, 3, 120)]
+    step = (X[:, 1] == 2) & (X[:, 0] > 1.0)  # of a category, whose lengthscale ends so long that it counts no more
+    y = X[:, 0] + 5.0 * step + 0.1 * random.standard_normal(120)
+    model = RCGP(torch.from_numpy(X), torch.from_numpy(y), mean="median")
+    add_weak_priors(model)
+    fit_robust(model)
+    assert any("next to another one" in doubt for doubt in judge_rows(model, learn=False).doubts)
+    x = torch.linspace(0.0, 10.0, 100, dtype=torch.float64)
+    y = torch.sin(x) + 0.1 * torch.from_numpy(random.standard_normal(100))
+    y[30] = 9.0
+    model = RCGP(torch.cat([x, x[30:31]]).unsqueeze(-1), torch.cat([y, y[30:31]]), mean="median")
+    add_weak_priors(model)
+    fit_robust(model)
+    assert not any("next to another one" in doubt for doubt in judge_rows(model, learn=False).doubts)
+
+
+def test_less_noise_than_that_of_rounding_is_doubtful():
+    random = np.random.default_rng(0)
+    x = np.arange(300.0)
+    f = 20.0 + 3.0 * np.sin(x / 30.0) + 0.05 * random.standard_normal(300)
+    for step, doubtful in ((1.0, True), (0.1, False)):
+        y = torch.from_numpy(step * np.round(f / step))
+        model = RCGP(torch.from_numpy(x).unsqueeze(-1), y, mean="median", noise=1e-4, weight=Constant())
+        doubts = judge_rows(model, learn=True).doubts
+        assert any("multiples of 1," in doubt for doubt in doubts) == doubtful
+
+
+def test_equal_observations_that_leave_nothing_else_are_doubtful():
+    y = torch.arange(60.0)
+    flagged = y >= 30
+    y = torch.where(flagged, y, 0.0)
+    (doubt,) = doubts_of_values(torch.arange(60.0).unsqueeze(-1), y, flagged)
+    assert doubt.startswith("nearly all rows that are not flagged have the same value, 0:")
+    (doubt,) = doubts_of_values(torch.arange(60.0).unsqueeze(-1), torch.full((60,), 5.0), torch.zeros(60).bool())
+    assert doubt == "all observations have the same value, 5: nothing is known of their noise"
+
+
 def test_many_equal_observations_are_doubtful():
     y = torch.where(torch.arange(100) % 4 == 0, 5.0 + torch.linspace(0.0, 10.0, 100), torch.zeros(100)).double()
     doubts = judge_rows(flagged_model(y), learn=False).doubts
-    assert any("75% of the observations have the same value, 0" in doubt for doubt in doubts)
+    assert any("nearly all rows that are not flagged have the same value, 0:" in doubt for doubt in doubts)
 
 
 def test_a_value_that_is_stuck_is_doubtful_and_rounding_is_not():

@@ -78,8 +78,8 @@ FIRST_COUNTS = (PRIOR_COUNTS[0], 0.0, PRIOR_COUNTS[2])
 #: differs from place to place, has to gain, and a loss by which a step is taken back.
 WORTH = 1.0
 
-# Largest half-width of outliers in units of the first, 50 robust standard deviations. Beyond it a Cauchy density has the
-# same tail, but leaves no room for moderate errors, which would widen the noise beside errors of 1e6.
+# Largest half-width of outliers in units of the first, 50 robust standard deviations. Beyond it a Cauchy density has
+# the same tail, but leaves no room for moderate errors, which would widen the noise beside errors of 1e6.
 _WIDEST = 10.0
 
 # Where law and hyperparameters are known: expectation steps in which the noise variance falls to its own, and what each

@@ -30,6 +30,7 @@ __all__ = [
     "in_units",
     "kernel_of_all_columns",
     "longest_lengthscale",
+    "nearest_by_columns",
     "robust_scales",
     "robust_spread",
     "robust_spreads",
@@ -194,6 +195,14 @@ def typical_gap(X: Tensor, points: Tensor | None = None) -> float:
     some = distinct[:: math.ceil(len(distinct) / _SAMPLE)]
     distances, _ = cKDTree(distinct).query(some, k=2)
     return float(np.median(np.asarray(distances)[:, 1]))
+
+
+def nearest_by_columns(X: Tensor) -> Tensor:
+    """The row of ``n x d`` inputs that is nearest to each in units of the columns' scales, not itself: ``n``."""
+    scaled = (X.double() / robust_scales(X.double())).clamp(-_FARTHEST, _FARTHEST).cpu().numpy()
+    found = torch.as_tensor(cKDTree(scaled).query(scaled, k=2)[1], device=X.device)
+    own = torch.arange(len(X), device=X.device)  # of equal rows the first may be another one
+    return torch.where(found[:, 0] == own, found[:, 1], found[:, 0])
 
 
 def longest_lengthscale(kernel: gpytorch.kernels.Kernel, X: Tensor) -> float:

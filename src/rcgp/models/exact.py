@@ -24,6 +24,7 @@ from rcgp.models.defaults import (
     above,
     default_kernel,
     longest_lengthscale,
+    nearest_by_columns,
     robust_scales,
     robust_spread,
     typical_gap,
@@ -214,6 +215,11 @@ class RCGP(NoisyModel):
     def nearest_rows(self) -> Tensor:
         """Nearest training row of each row by the kernel's correlation, ``n``. Cost O(n²)."""
         return correlations(self.kernel_matrix()).fill_diagonal_(-torch.inf).argmax(dim=-1)
+
+    def neighbours(self) -> tuple[Tensor, ...]:
+        """Nearest row of each row by the kernel, and by the inputs: a fit may take rows apart that lie together."""
+        near = self.nearest_rows()
+        return (near, nearest_by_columns(self.train_X)) if type(self) is RCGP else (near,)
 
     def start_rows(self) -> Tensor | None:
         """Sample of many rows on which a fit tries its starts: every k-th by residual. ``None`` for all rows.

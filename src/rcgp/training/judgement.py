@@ -92,13 +92,16 @@ def _judged(model: RCGP, output: int, cavity: LeaveOneOut, learn: bool) -> Judge
     flagged[rows] = probability > FLAGGED
     table = torch.cat([model.train_X[rows], model.train_y[rows].unsqueeze(-1)], dim=-1)
     if not isinstance(model, SparseRCGP) and len(table) > 1:  # which has no matrix of all rows
-        near = model.nearest_rows()
-        doubts += _neighbours(near, flagged, len(table))
+        near, *_ = nearest = model.neighbours()
+        cells = torch.cat([model.train_X, model.train_y.unsqueeze(-1)], dim=-1)
+        beside = [flagged & flagged[other] & (cells != cells[other]).any(dim=-1) for other in nearest]
+        doubts += _neighbours(int(flagged.sum()), max(int(rows.sum()) for rows in beside), len(table))
         if not learn:  # a given weight may inflate the noise
             scores = torch.zeros_like(model.train_y)
             scores[rows] = (residual - mean) / (variance.clamp_min(0.0) + noise * relative).sqrt()
             good = ~flagged & ~flagged[near] & (model.train_y != model.train_y[near])
             doubts += _structure(scores[rows], scores[near[rows]], good[rows])
+    doubts += _rounding(table[:, -1], (noise * relative).median())
     doubts = (*_units(residual), *doubts, *doubts_of_values(table[:, :-1], table[:, -1], flagged[rows]))
     return Judgement(law, noise, probability, doubts)
 
@@ -203,33 +206,59 @@ def _structure(score: Tensor, nearest: Tensor, good: Tensor) -> tuple[str, ...]:
     )
 
 
-def _neighbours(near: Tensor, flagged: Tensor, n: int) -> tuple[str, ...]:
-    """Flagged rows, of an output of n, whose nearest row is flagged too: more than scattered errors have."""
-    count = int(flagged.sum())
+def _neighbours(count: int, beside: int, n: int) -> tuple[str, ...]:
+    """More flagged rows lie next to another one than those of scattered errors.
+
+    Args:
+        count: number of flagged rows.
+        beside: of those whose nearest row is flagged too, and no copy.
+        n: of all rows.
+    """
     if count < 2:
         return ()
-    beside = int(flagged[near][flagged].sum())
     chance = (count - 1.0) / (n - 1.0)
     if not beside > count * chance + _BESIDE * (count * chance * (1.0 - chance)) ** 0.5 or not 2 * beside > count:
         return ()
     return (
         f"{beside} of {count} flagged rows lie next to another one: errors in one place, or something that the "
-        "function does there",
+        "function does there (weight='constant' shows what an ordinary GP makes of it)",
+    )
+
+
+def _rounding(y: Tensor, noise: Tensor) -> tuple[str, ...]:
+    """Repeated values on a grid, where less than half the noise was learned that rounding alone makes, step/√12."""
+    values = torch.unique(y)
+    if not 1 < len(values) <= len(y) // 2:
+        return ()
+    step = float(values.diff().min())
+    steps, learned, rounded = values.diff() / step, float(noise) ** 0.5, step / 12.0**0.5
+    if not learned < 0.5 * rounded or bool(((steps - steps.round()).abs() > 1e-6 * steps).any()):
+        return ()
+    return (
+        f"the observations are multiples of {step:.6g}, and less noise was learned ({learned:.2g}) than rounding to "
+        f"these makes ({rounded:.2g}): intervals may be too narrow, and flagged rows right",
     )
 
 
 def _ties(y: Tensor, flagged: Tensor) -> tuple[str, ...]:
     """Observations without a flag that have one and the same value, which agree without noise."""
     values, counts = torch.unique(y[~flagged], return_counts=True)
-    if len(y) < sum(PRIOR_COUNTS) or bool((y == y[0]).all()) or not len(values):
+    if len(y) < sum(PRIOR_COUNTS) or not len(values):
         return ()
     first, second = [*counts.sort(descending=True).values.tolist(), 0][:2]
-    share = first / len(y)
+    share, common = first / len(y), f"{float(values[counts.argmax()]):.6g}"
+    if first == len(y):
+        return (f"all observations have the same value, {common}: nothing is known of their noise",)
+    if first > (1.0 - _POINTS) * float(counts.sum()):
+        return (
+            f"nearly all rows that are not flagged have the same value, {common}: the fit takes it for the function "
+            "without noise, try weight='imq'",
+        )
     if not (share > _THIRD or (share > _POINTS and first > _TIMES * max(second, 1))):
         return ()
     return (
-        f"{share:.0%} of the observations have the same value, {float(values[counts.argmax()]):.6g}: they agree "
-        "without noise, be they right or wrong",
+        f"{share:.0%} of the observations have the same value, {common}: they agree without noise, be they right or "
+        "wrong",
     )
 
 
