@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import rcgp
-from cli.houses import assert_one_sentence, house_table, rcgp_command
+from cli.houses import ClosedPipe, assert_one_sentence, house_table, rcgp_command
 from rcgp import RCGPRegressor
 from rcgp.cli.app import _loaded
 from rcgp.estimator import FLAG_RULE
@@ -452,6 +452,13 @@ def test_a_closed_pipe_is_no_error(houses):
     assert shown.returncode == 0
     assert "Traceback" not in shown.stderr
     assert "BrokenPipe" not in shown.stderr
+
+
+def test_a_closed_pipe_loses_no_file(houses, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", ClosedPipe())
+    assert rcgp_command("fit", houses, "--target", "price", "--model", tmp_path / "m.rcgp") == 0
+    assert rcgp_command("demo", "--output", tmp_path) == 0
+    assert {"m.rcgp", "demo.csv", "demo.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_free_memory_is_known_here():

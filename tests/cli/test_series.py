@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import rcgp
-from cli.houses import assert_one_sentence, rcgp_command
+from cli.houses import ClosedPipe, assert_one_sentence, rcgp_command
 from rcgp.cli import series as command
 from rcgp.cli.follow import judge_lines
 from rcgp.estimator import FLAG_RULE
@@ -254,6 +254,13 @@ def test_the_model_is_saved_and_a_stream_starts_from_it(folder, tmp_path, one_fi
         answers.append(capsys.readouterr().out)
     assert answers[0] == answers[1]
     assert answers[0].count('"outlier"') == len(answers[0].splitlines()) == 2
+
+
+def test_a_closed_pipe_loses_no_file(folder, tmp_path, one_fit, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", ClosedPipe())
+    files = ("--model", tmp_path / "m.rcgp", "--predictions", tmp_path / "p.csv", "--output", tmp_path / "s.html")
+    assert rcgp_command("series", folder / "s.csv", "--time", "when", "--target", "load", *files) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"m.rcgp", "p.csv", "s.html"}
 
 
 def test_a_stream_starts_from_a_saved_series_only(houses, tmp_path, capsys):

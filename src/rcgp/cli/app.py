@@ -113,10 +113,11 @@ def fit(
     if model is not None:
         _check_output(model, data)
     fitted = _fit(data, options)
+    if model is not None:  # before printing, which a closed pipe ends
+        save(fitted.model, model, table=fitted.encoding.to_json())
     print_summary(fitted, _results(), top)
     print_doubts(fitted.doubts, _messages())
     if model is not None:
-        save(fitted.model, model, table=fitted.encoding.to_json())
         _say(f"\nmodel saved in {model}")
 
 
@@ -363,8 +364,13 @@ def _check_output(path: Path, *inputs: Path, table: bool = False) -> None:
         raise ValueError(f"{str(path)!r}: tables are written as .csv or .parquet")
 
 
+class _Results(Console):
+    def on_broken_pipe(self) -> None:  # rich would end with exit code 1
+        raise BrokenPipeError
+
+
 def _results() -> Console:
-    return Console(highlight=False)
+    return _Results(highlight=False)
 
 
 def _messages() -> Console:
