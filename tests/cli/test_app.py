@@ -299,6 +299,25 @@ def test_a_new_table_must_fit_the_model(tmp_path, houses, capsys):
 
 
 @pytest.mark.parametrize(
+    ("command", "option", "name", "message"),
+    [
+        ("fit", "--model", "m.CSV", r"a model is not a \.csv file"),
+        ("fit", "--model", "m.html", r"a model is not a \.html file"),
+        ("series", "--model", "m.parquet", r"a model is not a \.parquet file"),
+        ("report", "--output", "r.pdf", r"pages are written as \.html"),
+        ("report", "--output", "r", r"pages are written as \.html"),
+        ("series", "--output", "s.csv", r"pages are written as \.html"),
+        ("series", "--predictions", "p.html", r"tables are written as \.csv or \.parquet"),
+        ("clean", "--output", "m.rcgp", r"tables are written as \.csv or \.parquet"),
+    ],
+)
+def test_an_output_with_the_suffix_of_another_kind_is_refused(command, option, name, message, houses, capsys):
+    time = ("--time", "sold") if command == "series" else ()
+    assert rcgp_command(command, houses, "--target", "price", *time, option, houses.with_name(name)) == 2
+    assert_one_sentence(capsys, message)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("fit",), "Missing argument 'DATA'; see 'rcgp fit --help'"),
