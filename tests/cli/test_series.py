@@ -18,7 +18,7 @@ from cli.houses import ClosedPipe, assert_one_sentence, rcgp_command
 from rcgp.cli import series as command
 from rcgp.cli.follow import judge_lines
 from rcgp.estimator import FLAG_RULE
-from rcgp.table import CsvFormat
+from rcgp.table import CsvFormat, TableError
 
 BAD, MISSING = [20, 47], [30, 31, 32, 55]
 
@@ -413,6 +413,21 @@ def test_late_rows_are_refused_unless_two_agree(fitted):
 def test_a_header_is_a_first_line_of_which_nothing_can_be_read(fitted, first, answers):
     assert len(judged(fitted.model.stream(), [first, hour("2024-03-04", 1)])) == answers
     assert len(judged(fitted.model.stream(), [hour("2024-03-04", 1), first])) == 2
+
+
+@pytest.mark.parametrize("names", [("when", "load"), ("when", None), (None, "load")])
+def test_a_header_in_the_other_order_ends_the_stream(fitted, names):
+    rows = [b"load , when\n", b"40, 2024\n"]
+    with pytest.raises(TableError, match="'load , when' has the value first"):
+        judge_lines(fitted.model.stream(), rows, io.StringIO(), CsvFormat(), names)
+
+
+def test_follow_knows_the_order_of_columns_from_its_options(folder, one_fit, monkeypatch, capsys):
+    with_input(monkeypatch, b"load,when\n11.2,2024-03-04T00:00Z\n")
+    assert rcgp_command("series", folder / "s.csv", "--time", "when", "--target", "load", "--follow") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "rcgp: the header 'load,when' has the value first" in err
 
 
 def test_follow_writes_json_lines_only(folder, one_fit, monkeypatch, capsys):
