@@ -298,6 +298,16 @@ def test_a_new_table_must_fit_the_model(tmp_path, houses, capsys):
         assert_one_sentence(capsys, message)
 
 
+def test_a_new_category_is_an_error_although_rows_may_be_dropped(tmp_path, houses, capsys):
+    model, new = tmp_path / "m.rcgp", house_table()
+    rcgp_command("fit", houses, "--target", "price", "--model", model)
+    capsys.readouterr()
+    new.loc[2, "colour"] = "violet"
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert rcgp_command("predict", model, tmp_path / "new.csv", "--missing", "drop") == 2
+    assert_one_sentence(capsys, "row 3 of column 'colour' is 'violet', which the training table did not have")
+
+
 @pytest.mark.parametrize(
     ("command", "option", "name", "message"),
     [

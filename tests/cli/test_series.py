@@ -171,6 +171,14 @@ def test_numbers_are_times_too(tmp_path, capsys):
     assert len(out.partition("Forecast:")[2].strip().splitlines()) == 4
 
 
+def test_a_forecast_begins_after_the_last_row_although_its_value_is_missing(tmp_path, capsys):
+    y = pd.Series(np.sin(np.arange(30) / 4.0)).where(np.arange(30) < 27)
+    pd.DataFrame({"t": np.arange(30), "y": y}).to_csv(tmp_path / "s.csv", index=False)
+    arguments = ("--time", "t", "--target", "y", "--forecast", "2 steps", "--json")
+    assert rcgp_command("series", tmp_path / "s.csv", *arguments) == 0
+    assert [step["time"] for step in json.loads(capsys.readouterr().out)["forecast"]] == [30.0, 31.0]
+
+
 def change(row, column, text):
     def changed(table):
         table = table.astype(object)
