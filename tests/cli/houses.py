@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import numpy as np
@@ -23,6 +24,13 @@ def house_table(n=40):
     table["price"] = (3.0 * table["size"] + premium + 5.0 * random.standard_normal(n)).round(2)
     table.loc[11, "price"] += 900.0
     return table
+
+
+class ClosedPipe(io.StringIO):
+    """Standard output whose reader has gone."""
+
+    def write(self, _):
+        raise BrokenPipeError
 
 
 def rcgp_command(*arguments):

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import rcgp
-from cli.houses import assert_one_sentence, house_table, rcgp_command
+from cli.houses import ClosedPipe, assert_one_sentence, house_table, rcgp_command
 from rcgp import RCGPRegressor
 from rcgp.cli.app import _loaded
 from rcgp.estimator import FLAG_RULE
@@ -298,6 +298,35 @@ def test_a_new_table_must_fit_the_model(tmp_path, houses, capsys):
         assert_one_sentence(capsys, message)
 
 
+def test_a_new_category_is_an_error_although_rows_may_be_dropped(tmp_path, houses, capsys):
+    model, new = tmp_path / "m.rcgp", house_table()
+    rcgp_command("fit", houses, "--target", "price", "--model", model)
+    capsys.readouterr()
+    new.loc[2, "colour"] = "violet"
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert rcgp_command("predict", model, tmp_path / "new.csv", "--missing", "drop") == 2
+    assert_one_sentence(capsys, "row 3 of column 'colour' is 'violet', which the training table did not have")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "name", "message"),
+    [
+        ("fit", "--model", "m.CSV", r"a model is not a \.csv file"),
+        ("fit", "--model", "m.html", r"a model is not a \.html file"),
+        ("series", "--model", "m.parquet", r"a model is not a \.parquet file"),
+        ("report", "--output", "r.pdf", r"pages are written as \.html"),
+        ("report", "--output", "r", r"pages are written as \.html"),
+        ("series", "--output", "s.csv", r"pages are written as \.html"),
+        ("series", "--predictions", "p.html", r"tables are written as \.csv or \.parquet"),
+        ("clean", "--output", "m.rcgp", r"tables are written as \.csv or \.parquet"),
+    ],
+)
+def test_an_output_with_the_suffix_of_another_kind_is_refused(command, option, name, message, houses, capsys):
+    time = ("--time", "sold") if command == "series" else ()
+    assert rcgp_command(command, houses, "--target", "price", *time, option, houses.with_name(name)) == 2
+    assert_one_sentence(capsys, message)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -452,6 +481,13 @@ def test_a_closed_pipe_is_no_error(houses):
     assert shown.returncode == 0
     assert "Traceback" not in shown.stderr
     assert "BrokenPipe" not in shown.stderr
+
+
+def test_a_closed_pipe_loses_no_file(houses, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", ClosedPipe())
+    assert rcgp_command("fit", houses, "--target", "price", "--model", tmp_path / "m.rcgp") == 0
+    assert rcgp_command("demo", "--output", tmp_path) == 0
+    assert {"m.rcgp", "demo.csv", "demo.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_free_memory_is_known_here():

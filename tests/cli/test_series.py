@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 
 import rcgp
-from cli.houses import assert_one_sentence, rcgp_command
+from cli.houses import ClosedPipe, assert_one_sentence, rcgp_command
 from rcgp.cli import series as command
 from rcgp.cli.follow import judge_lines
 from rcgp.estimator import FLAG_RULE
-from rcgp.table import CsvFormat
+from rcgp.table import CsvFormat, TableError
 
 BAD, MISSING = [20, 47], [30, 31, 32, 55]
 
@@ -171,6 +171,14 @@ def test_numbers_are_times_too(tmp_path, capsys):
     assert len(out.partition("Forecast:")[2].strip().splitlines()) == 4
 
 
+def test_a_forecast_begins_after_the_last_row_although_its_value_is_missing(tmp_path, capsys):
+    y = pd.Series(np.sin(np.arange(30) / 4.0)).where(np.arange(30) < 27)
+    pd.DataFrame({"t": np.arange(30), "y": y}).to_csv(tmp_path / "s.csv", index=False)
+    arguments = ("--time", "t", "--target", "y", "--forecast", "2 steps", "--json")
+    assert rcgp_command("series", tmp_path / "s.csv", *arguments) == 0
+    assert [step["time"] for step in json.loads(capsys.readouterr().out)["forecast"]] == [30.0, 31.0]
+
+
 def change(row, column, text):
     def changed(table):
         table = table.astype(object)
@@ -254,6 +262,13 @@ def test_the_model_is_saved_and_a_stream_starts_from_it(folder, tmp_path, one_fi
         answers.append(capsys.readouterr().out)
     assert answers[0] == answers[1]
     assert answers[0].count('"outlier"') == len(answers[0].splitlines()) == 2
+
+
+def test_a_closed_pipe_loses_no_file(folder, tmp_path, one_fit, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", ClosedPipe())
+    files = ("--model", tmp_path / "m.rcgp", "--predictions", tmp_path / "p.csv", "--output", tmp_path / "s.html")
+    assert rcgp_command("series", folder / "s.csv", "--time", "when", "--target", "load", *files) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"m.rcgp", "p.csv", "s.html"}
 
 
 def test_a_stream_starts_from_a_saved_series_only(houses, tmp_path, capsys):
@@ -406,6 +421,21 @@ def test_late_rows_are_refused_unless_two_agree(fitted):
 def test_a_header_is_a_first_line_of_which_nothing_can_be_read(fitted, first, answers):
     assert len(judged(fitted.model.stream(), [first, hour("2024-03-04", 1)])) == answers
     assert len(judged(fitted.model.stream(), [hour("2024-03-04", 1), first])) == 2
+
+
+@pytest.mark.parametrize("names", [("when", "load"), ("when", None), (None, "load")])
+def test_a_header_in_the_other_order_ends_the_stream(fitted, names):
+    rows = [b"load , when\n", b"40, 2024\n"]
+    with pytest.raises(TableError, match="'load , when' has the value first"):
+        judge_lines(fitted.model.stream(), rows, io.StringIO(), CsvFormat(), names)
+
+
+def test_follow_knows_the_order_of_columns_from_its_options(folder, one_fit, monkeypatch, capsys):
+    with_input(monkeypatch, b"load,when\n11.2,2024-03-04T00:00Z\n")
+    assert rcgp_command("series", folder / "s.csv", "--time", "when", "--target", "load", "--follow") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "rcgp: the header 'load,when' has the value first" in err
 
 
 def test_follow_writes_json_lines_only(folder, one_fit, monkeypatch, capsys):

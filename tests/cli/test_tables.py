@@ -151,3 +151,21 @@ def test_suspicious_inputs_are_named(houses, capsys):
     assert rcgp_command("outliers", houses, "--target", "price", "--json") == 0
     notices = json.loads(capsys.readouterr().out)["notices"]
     assert any("column 'size': 6 values are exactly 0" in notice for notice in notices)
+
+
+@pytest.mark.parametrize(("options", "noted"), [((), True), (("--date-format", "%Y%m%d"), False)])
+@pytest.mark.parametrize("command", [("fit",), ("series", "--time", "sold")])
+def test_whole_numbers_that_are_dates_are_noted(command, options, noted, houses, capsys):
+    days = pd.date_range("2024-01-01", periods=40).strftime("%Y%m%d")
+    house_table().assign(sold=days).to_csv(houses, index=False)
+    assert rcgp_command(command[0], houses, "--target", "price", *command[1:], *options) == 0
+    err = capsys.readouterr().err
+    assert ("column 'sold': numbers that look like dates; --date-format %Y%m%d reads them as dates" in err) is noted
+    assert "--id" not in err
+
+
+def test_whole_numbers_of_which_one_is_no_date_are_not_noted_as_dates(houses, capsys):
+    days = [20240101 + day for day in range(40)]  # 20240132 follows the last of January
+    house_table().assign(sold=days).to_csv(houses, index=False)
+    assert rcgp_command("fit", houses, "--target", "price") == 0
+    assert "column 'sold': a different whole number in each row; if it only names" in capsys.readouterr().err

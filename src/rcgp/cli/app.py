@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -111,12 +111,13 @@ def fit(
     from rcgp.estimator.saved import save
 
     if model is not None:
-        _check_output(model, data)
+        _check_output(model, "model", data)
     fitted = _fit(data, options)
+    if model is not None:  # before printing, which a closed pipe ends
+        save(fitted.model, model, table=fitted.encoding.to_json())
     print_summary(fitted, _results(), top)
     print_doubts(fitted.doubts, _messages())
     if model is not None:
-        save(fitted.model, model, table=fitted.encoding.to_json())
         _say(f"\nmodel saved in {model}")
 
 
@@ -144,7 +145,7 @@ def predict(
     from rcgp.cli.results import print_notices, write_table
 
     if output is not None:
-        _check_output(output, data, model, table=True)
+        _check_output(output, "table", data, model)
     table, notices = predictions(model, data, options)
     print_notices(notices, _messages())
     write_table(table, output)
@@ -198,7 +199,7 @@ def report(
     from rcgp.cli.results import print_doubts
     from rcgp.report import write_report
 
-    _check_output(output, data)
+    _check_output(output, "page", data)
     fitted = _fit(data, options)
     plain = fitting.fit_plain(fitted, options, _messages())
     with _messages().status("Drawing the page"):
@@ -235,7 +236,7 @@ def clean(
     """
     from rcgp.cli.results import cleaned, new_columns, print_doubts, write_table
 
-    _check_output(output, data, table=True)
+    _check_output(output, "table", data)
     fitted = _fit(data, options, new_columns(options.target))
     table, summary = cleaned(fitted, drop)
     write_table(table, output, fitted.table.attrs.get("separator", ","), options.decimal or ".")
@@ -261,9 +262,13 @@ def series(
     """
     from rcgp.cli.series import run_series
 
-    for path in (options.output, options.predictions, options.model if data is not None else None):
-        if path is not None:
-            _check_output(path, *([] if data is None else [data]), table=path == options.predictions)
+    inputs = [] if data is None else [data]
+    if options.output is not None:
+        _check_output(options.output, "page", *inputs)
+    if options.predictions is not None:
+        _check_output(options.predictions, "table", *inputs)
+    if options.model is not None and data is not None:
+        _check_output(options.model, "model", data)
     run_series(data, options, _results(), _messages())
 
 
@@ -351,20 +356,31 @@ def _fit(data: Path, options: Options, new_columns: tuple[str, ...] = ()) -> Fit
     return fitted
 
 
-def _check_output(path: Path, *inputs: Path, table: bool = False) -> None:
-    """Refuse, before any work is done, an output that cannot be written or is one of the inputs."""
+def _check_output(path: Path, kind: Literal["model", "page", "table"], *inputs: Path) -> None:
+    """Refuse, before any work is done, an output that cannot be written, is an input or has another kind's suffix."""
     from rcgp.saving import check_writable
 
     check_writable(path)
     for given in inputs:
         if path.exists() and given.exists() and path.samefile(given):
             raise ValueError(f"{str(path)!r} is an input: writing there would overwrite it; choose another name")
-    if table and path.suffix.lower() in (".xlsx", ".xls", ".ods", ".gz", ".bz2", ".xz", ".zip", ".zst"):
+    suffix, tables, pages = path.suffix.lower(), (".csv", ".tsv", ".txt", ".parquet", ".pq"), (".html", ".htm")
+    others = (".xlsx", ".xls", ".ods", ".pdf", ".gz", ".bz2", ".xz", ".zip", ".zst")
+    if kind == "model" and suffix in (*tables, *pages, *others):
+        raise ValueError(f"{str(path)!r}: a model is not a {suffix} file; end its name in .rcgp")
+    if kind == "page" and suffix not in pages:
+        raise ValueError(f"{str(path)!r}: pages are written as .html")
+    if kind == "table" and suffix in (".rcgp", *pages, *others):
         raise ValueError(f"{str(path)!r}: tables are written as .csv or .parquet")
 
 
+class _Results(Console):
+    def on_broken_pipe(self) -> None:  # rich would end with exit code 1
+        raise BrokenPipeError
+
+
 def _results() -> Console:
-    return Console(highlight=False)
+    return _Results(highlight=False)
 
 
 def _messages() -> Console:

@@ -51,6 +51,9 @@ def run_demo(folder: Path, console: Console) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoiseLawWarning)  # about the plain GP
         models = {"GP": RCGPRegressor(weight="constant").fit(X, y), "RCGP": RCGPRegressor().fit(X, y)}
+    folder.mkdir(parents=True, exist_ok=True)  # before printing, which a closed pipe ends
+    write_atomically(folder / "demo.csv", table.to_csv(index=False).encode())
+    draw(table, truth, models, folder / "demo.png")
     console.print(f"{len(y)} points, {outlying.sum()} of them outliers; errors against the true function\n")
     lines, widths = [["", "mean error", "rms error", "true f in 95 % band", "its width", "noise sd", "seconds"]], []
     for name, model in models.items():
@@ -72,9 +75,6 @@ def run_demo(folder: Path, console: Console) -> None:
     found = f"{flagged.sum()} rows flagged, {(flagged & outlying).sum()} of them outliers ({FLAG_RULE})."
     console.print(f"{found}\n\nThe most suspicious:", soft_wrap=True)
     print_rows(suspicion(models["RCGP"], y).head(10), console)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "demo.csv", table.to_csv(index=False).encode())
-    draw(table, truth, models, folder / "demo.png")
     for line in (
         f"\nfigure: {folder / 'demo.png'}",
         f"data:   {folder / 'demo.csv'}",

@@ -22,7 +22,7 @@ from rcgp.cli.options import SeriesOptions
 from rcgp.estimator.series import RCGPSeries
 from rcgp.series import Stream
 from rcgp.table import CsvFormat, TableError
-from rcgp.table.encoding import printable
+from rcgp.table.encoding import printable, shown
 from rcgp.table.series import number_of, time_of
 
 __all__ = ["follow", "judge_lines"]
@@ -31,17 +31,31 @@ __all__ = ["follow", "judge_lines"]
 def follow(model: RCGPSeries, options: SeriesOptions, messages: Console) -> None:
     """Judge the rows of standard input until it ends or the user interrupts."""
     messages.print("reading rows 'time,value' from standard input", markup=False)
+    names = options.time, (options.target or model.output_names_ or (None,))[0]
     try:
-        judge_lines(model.stream(options.coverage), sys.stdin.buffer, sys.stdout, csv_format(options))
+        judge_lines(model.stream(options.coverage), sys.stdin.buffer, sys.stdout, csv_format(options), names)
     except KeyboardInterrupt:
         messages.print("interrupted")
 
 
-def judge_lines(stream: Stream, lines: Iterable[bytes], output: TextIO, form: CsvFormat) -> None:
+class _OrderError(TableError):
+    """A header with the value before the time: no row can be trusted."""
+
+
+def judge_lines(
+    stream: Stream,
+    lines: Iterable[bytes],
+    output: TextIO,
+    form: CsvFormat,
+    names: tuple[str | None, str | None] = (None, None),
+) -> None:
     """Write one JSON line for each row, at once: time, value, and the result of :meth:`Stream.update`.
 
     Blank lines are skipped, and so is a header: a first line of two cells that cannot be read. A row that cannot be
     read, is refused or is removed later gives ``{"error": ..., "line": ...}``, and the stream continues.
+
+    Raises:
+        TableError: for a header in which one of the names of time and value, if known, is in the other's place.
     """
     follower = _Follower(stream, form)
     for number, line in enumerate(lines, start=1):
@@ -51,8 +65,12 @@ def judge_lines(stream: Stream, lines: Iterable[bytes], output: TextIO, form: Cs
                 continue
             time, value = _cells(text.rstrip("\r\n"), form)
             if number == 1 and follower.is_header(time, value):
+                if value.strip() == names[0] or time.strip() == names[1]:
+                    raise _OrderError(f"the header {shown(text.strip())} has the value first: rows must be time, value")
                 continue
             answers = follower.update(time, value, number)
+        except _OrderError:
+            raise
         except ValueError as error:  # a TableError is one
             answers = [_error(error, number)]
         output.writelines(json.dumps(answer) + "\n" for answer in answers)

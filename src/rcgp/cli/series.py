@@ -74,13 +74,15 @@ def run_series(data: Path | None, options: SeriesOptions, results: Console, mess
         return
     fitted = fit_series(data, options, messages)
     print_notices(fitted[0].notices, messages)
+    written = _write_files(fitted, options, messages)  # before printing, which a closed pipe ends
     for one in fitted:
         if options.as_json:
             typer.echo(json.dumps(_as_json(one, options.top), ensure_ascii=False))
         else:
             _print_series(one, messages if options.follow else results, options.top)
         print_doubts(one.model.doubts_, messages)
-    _write_files(fitted, options, messages)
+    for sentence in written:
+        messages.print(sentence, markup=False, soft_wrap=True)
     if options.follow:
         follow(fitted[0].model, options, messages)
 
@@ -236,8 +238,8 @@ def _iso(index: pd.Index) -> list[Any]:
     return [when.isoformat() for when in index] if isinstance(index, pd.DatetimeIndex) else index.tolist()
 
 
-def _write_files(fitted: list[FittedSeries], options: SeriesOptions, messages: Console) -> None:
-    """The page, the table of predictions and the model, those that the options name."""
+def _write_files(fitted: list[FittedSeries], options: SeriesOptions, messages: Console) -> list[str]:
+    """Write those of the page, the table of predictions and the model that the options name; a sentence for each."""
     written = []
     one = fitted[0]
     if options.output is not None:
@@ -263,8 +265,7 @@ def _write_files(fitted: list[FittedSeries], options: SeriesOptions, messages: C
     if options.model is not None:
         one.model.save(options.model)
         written.append(f"model saved in {options.model}")
-    for sentence in written:
-        messages.print(sentence, markup=False, soft_wrap=True)
+    return written
 
 
 def _predictions(fitted: FittedSeries, coverage: float, named: bool) -> pd.DataFrame:

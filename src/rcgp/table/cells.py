@@ -127,6 +127,13 @@ class Cells:
         found: list[str] = texts.filter(pc.starts_with(texts, "0")).unique()[:2].to_pylist()
         return found
 
+    def looks_like_dates(self) -> str:
+        """A notice if all cells, none missing, are texts such as 20240131; else empty."""
+        if not self._is_text() or not pc.all(pc.match_substring_regex(self.values, "^(19|20)[0-9]{6}$")).as_py():
+            return ""
+        dates = not np.isnan(days_as_formatted(self.values, "%Y%m%d")).any()
+        return "numbers that look like dates; --date-format %Y%m%d reads them as dates" if dates else ""
+
     def where(self, keep: NDArray[np.bool_]) -> Cells:
         """The cells of some of the rows."""
         return replace(self, values=self.values.filter(pa.array(keep)), rows=self.rows[keep])

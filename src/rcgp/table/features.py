@@ -224,7 +224,9 @@ def _learn_column(cells: Cells, kind: Kind, unasked: bool, columns: int) -> tupl
         if codes := cells.codes():
             look = f"although its cells look like codes ({listed(codes)})"
             said.append(f"read as numbers, {look}; --exclude leaves it out")
-        if unasked and columns > 1 and names_rows(values):
+        if dates := cells.looks_like_dates():
+            said.append(dates)
+        elif unasked and columns > 1 and names_rows(values):
             said.append(f"a different whole number in each row; if it only names the rows, use --id {cells.name}")
     if unasked and cells.name.startswith("Unnamed: "):
         said.append("has no name in the file; if it counts rows, leave it out with --exclude")

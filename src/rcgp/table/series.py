@@ -110,6 +110,8 @@ def read_series(
     if count:
         cells = {name: column.where(~gap) for name, column in cells.items()}
         notices.append(f"{count} of {len(gap)} rows left out: they have no time")
+    if kind == "number" and (dates := cells[time].looks_like_dates()):
+        notices.append(f"column {shown(time)}: {dates}")
     times = _dates(cells[time], notices) if kind == "date" else pd.Index(cells[time].require("number"))
     values = pd.DataFrame({name: target_values(cells[name]) for name in targets}, index=cells[time].rows)
     return TimeSeries(times.rename(time), values, notices, count)
