@@ -228,7 +228,7 @@ def _neighbours(count: int, beside: int, n: int) -> tuple[str, ...]:
 def _rounding(y: Tensor, noise: Tensor) -> tuple[str, ...]:
     """Repeated values on a grid, where less than half the noise was learned that rounding alone makes, step/√12."""
     values = torch.unique(y)
-    if not 1 < len(values) <= len(y) // 2:
+    if not 2 < len(values) <= len(y) // 2:  # two always lie on a grid
         return ()
     step = float(values.diff().min())
     steps, learned, rounded = values.diff() / step, float(noise) ** 0.5, step / 12.0**0.5
