@@ -62,7 +62,7 @@ class RobustReport(FitReport):
 
     Attributes:
         laws: the noise law of each output.
-        starts: F of each start after its short searches, on 250 rows where there are many; shorter lengthscales are
+        starts: F of each start after a short search, on 250 rows where there are many; shorter lengthscales are
             tried beside these. ``-inf`` where one failed.
         rounds: each expectation step, in order; those named "start" and "search" on 250 rows where there are many.
         evidence: F of the learned law, priors of the hyperparameters included; ``-inf`` where it could not be learned.
