@@ -70,6 +70,20 @@ def test_a_forecast_has_the_times_and_the_season(seasonal):
     np.testing.assert_array_equal(seasonal.forecast("6h", step="30min").times[1], HOURS[-1] + pd.Timedelta("1h"))
 
 
+def test_a_forecast_has_at_most_a_million_steps(seasonal, simple):
+    for model, horizon, step, gap in [
+        (seasonal, 1_000_001, None, "1 h"),
+        (seasonal, "1000001h", None, "1 h"),
+        (seasonal, "1D", "0.08s", "80 ms"),
+        (simple, 10**400, 0.5, "0.5"),
+        (simple, 1e9, 0.5, "0.5"),
+        (simple, 1e300, 1e-300, "1e-300"),
+    ]:
+        with pytest.raises(ValueError, match=f"at most 1 000 000 steps of {gap}, got"):
+            model.forecast(horizon, step=step)
+    assert len(seasonal.forecast_numbers(1_000_000)) == len(seasonal.forecast_numbers("1000000h")) == 1_000_000
+
+
 def test_components_add_up_to_the_prediction(seasonal):
     parts = seasonal.components(HOURS[:50])
     assert [part.name for part in parts] == ["level", "trend", "process", "season 1D"]

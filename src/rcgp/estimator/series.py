@@ -34,9 +34,12 @@ from rcgp.series.clock import Clock, times_and_values
 from rcgp.series.kernels import groups_of
 from rcgp.series.settings import SeriesSettings, in_durations
 
-__all__ = ["Component", "Forecast", "RCGPSeries"]
+__all__ = ["MOST_STEPS", "Component", "Forecast", "RCGPSeries"]
 
 Array = NDArray[np.float64]
+
+#: A longer forecast is a mistake, such as a year of steps of a second.
+MOST_STEPS = 1_000_000
 
 
 class Forecast(NamedTuple):
@@ -239,7 +242,8 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
         Parameters
         ----------
         horizon : int, duration or float
-            How far: a number of steps, or a duration such as ``"48h"`` for dates and a float for numbers.
+            How far: a number of steps, or a duration such as ``"48h"`` for dates and a float for numbers; at most a
+            million steps.
         coverage : float, default=0.95
             Of the intervals.
         step : duration or float, default=None
@@ -260,10 +264,13 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
         length = self.gap_ if step is None else self.clock_.length(step, "step")
         if isinstance(horizon, int | np.integer) and not isinstance(horizon, bool):
             check_integer(horizon, "horizon", least=1)
-            count = int(horizon)
+            steps: float = int(horizon)  # which may be too large for a float
         else:
-            count = max(1, math.ceil(self.clock_.length(horizon, "horizon") / length - 1e-9))
-        return self.last_ + length * np.arange(1.0, count + 1.0)
+            steps = max(1.0, self.clock_.length(horizon, "horizon") / length - 1e-9)
+        if steps > MOST_STEPS:
+            gap = f"{self.clock_.duration(length):.4g}"
+            raise ValueError(f"horizon must be at most 1 000 000 steps of {gap}, got {horizon!r}")
+        return self.last_ + length * np.arange(1.0, math.ceil(steps) + 1.0)
 
     def components(self, t: Any) -> list[Component]:
         """The parts of the function at times, which add up to it: level, trend, process and seasons.
