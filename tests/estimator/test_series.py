@@ -140,6 +140,24 @@ def test_the_score_is_the_coefficient_of_determination(simple):
     assert simple.score(t[good], y[good]) > 0.99
 
 
+def test_the_score_is_that_of_the_values_that_are_not_missing(simple, seasonal):
+    t, y = make_numbers()
+    expected, weights = simple.score(t[:80], y[:80]), np.linspace(1.0, 2.0, 120)
+    missing = [*y[:80], *[None] * 40]
+    assert simple.score(t, missing) == pytest.approx(expected)
+    assert simple.score(pd.Series(missing, t, dtype="Float64")) == pytest.approx(expected)
+    weighted = simple.score(t[:80], y[:80], weights[:80])
+    assert simple.score(t, missing, weights) == pytest.approx(weighted)
+    assert weighted != pytest.approx(expected)
+    assert np.isnan(simple.score(t[:2], [y[0], None]))
+    series, *_ = make_hourly()
+    assert seasonal.score(series) == pytest.approx(seasonal.score(series.dropna()))
+    with pytest.raises(ValueError, match="for each of the 3 times"):
+        simple.score(t[:3], y[:2])
+    with pytest.raises(ValueError, match=r"the shape \(3,\) of the predictions"):
+        simple.score(t[:3], np.ones((3, 2)))
+
+
 def test_intervals_are_those_of_the_noise_law(simple):
     t = [1.0, 5.0, 30.0]
     lower, upper = simple.predict_interval(t, 0.9)

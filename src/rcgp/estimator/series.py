@@ -27,7 +27,7 @@ from rcgp.estimator.base import (
     stacked,
     undone_on_failure,
 )
-from rcgp.estimator.output import Output, OutputsMixin, warn
+from rcgp.estimator.output import Output, OutputsMixin, score_of_observed, warn
 from rcgp.estimator.series_fit import fit_column, values_of
 from rcgp.series import StateSpaceRCGP, Stream
 from rcgp.series.clock import Clock, times_and_values
@@ -298,6 +298,15 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
         seeds = random.randint(2**31 - 1, size=self.n_outputs_)
         drawn = [model.sample(x, n_samples, int(seed)).T for model, seed in zip(self.models_, seeds, strict=True)]
         return stacked(drawn, axis=1)
+
+    def score(self, t: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """R² of the predictions, as :meth:`fit` takes times and values: missing values count nothing.
+
+        Of several columns the mean over those with two values or more.
+        """
+        t, y = times_and_values(t, y)
+        mean = self.predict(t)
+        return score_of_observed(values_of(y, len(mean)), mean, sample_weight)
 
     def stream(self, coverage: float = 0.95) -> Stream:
         """The filter after the last training row, to be fed with new values: :class:`rcgp.series.Stream`.
