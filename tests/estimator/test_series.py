@@ -288,6 +288,7 @@ def test_a_failed_fit_changes_nothing(simple):
         ({"periods": "1D"}, "periods must be a list"),
         ({"periods": [-1.0]}, r"periods\[0\] must be a positive number"),
         ({"periods": ["1D"]}, r"periods\[0\] must be a positive number"),
+        ({"periods": [24, 7.0, 24.0]}, r"periods must differ, got \[24, 7.0, 24.0\]"),
         ({"kernel": RBFKernel()}, r"MaternKernel\(nu=2.5\)"),
         ({"kernel": "matern"}, "GPyTorch kernel"),
         ({"weight": "imq"}, "weight must be"),
@@ -300,6 +301,11 @@ def test_a_failed_fit_changes_nothing(simple):
 def test_bad_parameters_are_refused(parameters, message):
     with pytest.raises((TypeError, ValueError), match=message):
         RCGPSeries(**parameters).fit(*make_numbers())
+
+
+def test_equal_periods_in_other_units_are_refused():
+    with pytest.raises(ValueError, match=r"periods must differ, got \['1D', '24h'\]"):
+        RCGPSeries(periods=["1D", "24h"]).fit(make_hourly()[0])
 
 
 @pytest.mark.parametrize(

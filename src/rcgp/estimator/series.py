@@ -347,10 +347,13 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
 
     def _settings(self, clock: Clock, random: np.random.RandomState | None) -> SeriesSettings:
         """How to fit: the parameters, with periods as numbers and a seed drawn, if there is a generator."""
+        periods = tuple(clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods))
+        if len(set(periods)) < len(periods):
+            raise ValueError(f"periods must differ, got {self.periods!r}")
         return SeriesSettings(
             kernel=copy.deepcopy(self.kernel),
             mean=copy.deepcopy(self.mean),
-            periods=tuple(clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods)),
+            periods=periods,
             harmonics=int(self.harmonics),
             learned=self.weight == "learned",
             local_noise=bool(self.local_noise),
