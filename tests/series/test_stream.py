@@ -252,6 +252,9 @@ def test_files_that_are_no_streams_are_refused(model, tmp_path):
     RCGPSeries().fit(t, y).save(tmp_path / "series.rcgp")
     with pytest.raises(SavedModelError, match="'RCGPSeries', not a Stream"):
         Stream.load(tmp_path / "series.rcgp")
+    model.stream().save(tmp_path / "stream.rcgp")
+    with pytest.raises(SavedModelError, match=r"holds a Stream: read it with rcgp\.series\.Stream\.load"):
+        load(tmp_path / "stream.rcgp")
 
 
 @pytest.mark.parametrize(
