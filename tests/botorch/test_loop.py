@@ -400,6 +400,7 @@ def test_a_trace_of_other_bounds_is_refused_before_anything_is_evaluated(tmp_pat
         ({"bounds": {"a": (1, 0)}}, ValueError, "bounds of parameter 'a' must be low < high"),
         ({"bounds": {"a": (1, 1)}}, ValueError, "bounds of parameter 'a' must be low < high"),
         ({"bounds": {"a": 1}}, ValueError, "bounds of parameter 'a' must be a pair"),
+        ({"bounds": {"a": "01"}}, ValueError, r"must be a pair \(low, high\), got '01'$"),
         ({"bounds": [(0, 1, 2)]}, ValueError, "bounds of parameter 0 must be a pair"),
         ({"bounds": np.zeros((2, 3))}, ValueError, "bounds of parameter 0 must be a pair"),
         ({"bounds": {"a": [1, 2, 3]}}, ValueError, r"must be a pair \(low, high\), got \[1, 2, 3\]$"),
