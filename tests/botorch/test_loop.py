@@ -173,10 +173,10 @@ def test_any_kind_of_number_is_a_value(number):
         (math.inf, "inf"),
         (np.float64("-inf"), "-inf"),
         (None, "None, which is not a number"),
-        ("1.5", "'1.5', which is not a number"),
-        (True, "True, which is not a number"),
-        (1j, "1j, which is not a number"),
-        ([1.0, 2.0], r"\[1.0, 2.0\], which is not a number"),
+        ("1.5", "a value of type str, which is not a number"),
+        (True, "type bool, which is not a number"),
+        (1j, "type complex, which is not a number"),
+        ([1.0, 2.0], "type list, which is not a number"),
         ([[1.0], [2.0, 3.0]], "inhomogeneous"),
     ],
 )
@@ -249,6 +249,12 @@ def test_it_stops_if_the_first_evaluations_all_fail_for_the_same_reason(initial,
         assert len(calls) == made
     events = [json.loads(line).get("event") for line in trace.read_text().splitlines()]
     assert events.count("failed") == made
+
+
+@pytest.mark.parametrize("returned", [lambda x: x["a"] > 1.0, lambda x: [x["a"], x["b"]], lambda x: str(x["a"])])
+def test_it_stops_if_the_first_values_are_of_the_same_wrong_type(returned):
+    with pytest.raises(EvaluationError, match="failed for the same reason: it returned a value of type"):
+        run(returned, 20)
 
 
 @pytest.mark.parametrize("other", [lambda: math.nan, lambda: 1.0])
@@ -394,6 +400,7 @@ def test_a_trace_of_other_bounds_is_refused_before_anything_is_evaluated(tmp_pat
         ({"bounds": {"a": (1, 0)}}, ValueError, "bounds of parameter 'a' must be low < high"),
         ({"bounds": {"a": (1, 1)}}, ValueError, "bounds of parameter 'a' must be low < high"),
         ({"bounds": {"a": 1}}, ValueError, "bounds of parameter 'a' must be a pair"),
+        ({"bounds": {"a": "01"}}, ValueError, r"must be a pair \(low, high\), got '01'$"),
         ({"bounds": [(0, 1, 2)]}, ValueError, "bounds of parameter 0 must be a pair"),
         ({"bounds": np.zeros((2, 3))}, ValueError, "bounds of parameter 0 must be a pair"),
         ({"bounds": {"a": [1, 2, 3]}}, ValueError, r"must be a pair \(low, high\), got \[1, 2, 3\]$"),

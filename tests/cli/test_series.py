@@ -236,7 +236,7 @@ def test_wrong_usage_gives_one_sentence(folder, capsys, arguments, message):
 def test_a_forecast_of_too_many_steps_is_refused(folder, one_fit, capsys):
     arguments = ("--time", "when", "--target", "load", "--forecast", "100000000h")
     assert rcgp_command("series", folder / "s.csv", *arguments) == 2
-    assert_one_sentence(capsys, "more than 1 000 000 steps of the typical gap, 1 h")
+    assert_one_sentence(capsys, "horizon must be at most 1 000 000 steps of 1 h, got '100000000h'")
 
 
 def test_rows_without_a_time_are_dropped_on_demand(tmp_path):

@@ -70,6 +70,20 @@ def test_a_forecast_has_the_times_and_the_season(seasonal):
     np.testing.assert_array_equal(seasonal.forecast("6h", step="30min").times[1], HOURS[-1] + pd.Timedelta("1h"))
 
 
+def test_a_forecast_has_at_most_a_million_steps(seasonal, simple):
+    for model, horizon, step, gap in [
+        (seasonal, 1_000_001, None, "1 h"),
+        (seasonal, "1000001h", None, "1 h"),
+        (seasonal, "1D", "0.08s", "80 ms"),
+        (simple, 10**400, 0.5, "0.5"),
+        (simple, 1e9, 0.5, "0.5"),
+        (simple, 1e300, 1e-300, "1e-300"),
+    ]:
+        with pytest.raises(ValueError, match=f"at most 1 000 000 steps of {gap}, got"):
+            model.forecast(horizon, step=step)
+    assert len(seasonal.forecast_numbers(1_000_000)) == len(seasonal.forecast_numbers("1000000h")) == 1_000_000
+
+
 def test_components_add_up_to_the_prediction(seasonal):
     parts = seasonal.components(HOURS[:50])
     assert [part.name for part in parts] == ["level", "trend", "process", "season 1D"]
@@ -124,6 +138,24 @@ def test_the_score_is_the_coefficient_of_determination(simple):
     t, y = make_numbers()
     good = ~simple.outliers_
     assert simple.score(t[good], y[good]) > 0.99
+
+
+def test_the_score_is_that_of_the_values_that_are_not_missing(simple, seasonal):
+    t, y = make_numbers()
+    expected, weights = simple.score(t[:80], y[:80]), np.linspace(1.0, 2.0, 120)
+    missing = [*y[:80], *[None] * 40]
+    assert simple.score(t, missing) == pytest.approx(expected)
+    assert simple.score(pd.Series(missing, t, dtype="Float64")) == pytest.approx(expected)
+    weighted = simple.score(t[:80], y[:80], weights[:80])
+    assert simple.score(t, missing, weights) == pytest.approx(weighted)
+    assert weighted != pytest.approx(expected)
+    assert np.isnan(simple.score(t[:2], [y[0], None]))
+    series, *_ = make_hourly()
+    assert seasonal.score(series) == pytest.approx(seasonal.score(series.dropna()))
+    with pytest.raises(ValueError, match="for each of the 3 times"):
+        simple.score(t[:3], y[:2])
+    with pytest.raises(ValueError, match=r"the shape \(3,\) of the predictions"):
+        simple.score(t[:3], np.ones((3, 2)))
 
 
 def test_intervals_are_those_of_the_noise_law(simple):
@@ -258,6 +290,7 @@ def test_a_failed_fit_changes_nothing(simple):
         ({"periods": "1D"}, "periods must be a list"),
         ({"periods": [-1.0]}, r"periods\[0\] must be a positive number"),
         ({"periods": ["1D"]}, r"periods\[0\] must be a positive number"),
+        ({"periods": [24, 7.0, 24.0]}, r"periods must differ, got \[24, 7.0, 24.0\]"),
         ({"kernel": RBFKernel()}, r"MaternKernel\(nu=2.5\)"),
         ({"kernel": "matern"}, "GPyTorch kernel"),
         ({"weight": "imq"}, "weight must be"),
@@ -270,6 +303,11 @@ def test_a_failed_fit_changes_nothing(simple):
 def test_bad_parameters_are_refused(parameters, message):
     with pytest.raises((TypeError, ValueError), match=message):
         RCGPSeries(**parameters).fit(*make_numbers())
+
+
+def test_equal_periods_in_other_units_are_refused():
+    with pytest.raises(ValueError, match=r"periods must differ, got \['1D', '24h'\]"):
+        RCGPSeries(periods=["1D", "24h"]).fit(make_hourly()[0])
 
 
 @pytest.mark.parametrize(

@@ -24,3 +24,19 @@ def test_the_mixture_has_the_moments_and_quantiles_of_its_samples():
     torch.testing.assert_close(mixture.expand(torch.Size([3, 2])).variance[1], mixture.variance)
     with pytest.raises(ValueError, match="probabilities"):
         mixture.quantile(1.0)
+
+
+def test_samples_have_the_gradients_of_the_moments():
+    shares = torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=DOUBLE).requires_grad_()
+    mean, variance = (torch.tensor(v, dtype=DOUBLE).requires_grad_() for v in (1.0, [1.0, 4.0, 9.0, 16.0]))
+    torch.manual_seed(0)
+    mixture = NoiseMixture(shares, mean, variance)
+    x = mixture.rsample(torch.Size([400_000]))
+    assert mixture.has_rsample
+    torch.manual_seed(0)
+    torch.testing.assert_close(x, mixture.sample(x.shape))
+    found = torch.autograd.grad(x.square().mean(), (mean, variance, shares))
+    torch.testing.assert_close(found[:2], (2.0 * mean.detach(), shares.detach()), rtol=0.03, atol=0.01)
+    total = shares / shares.sum()  # Σ π_k v_k with normalised shares
+    (expected,) = torch.autograd.grad((total * variance.detach()).sum(), shares)
+    torch.testing.assert_close(found[2], expected, rtol=0.05, atol=0.1)

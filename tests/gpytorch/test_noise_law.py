@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 
 import gpytorch
 import numpy as np
@@ -15,7 +16,7 @@ from rcgp.core.exact import LeaveOneOut, signal_evidence
 from rcgp.core.expected_law import expected_responsibilities
 from rcgp.core.noise_law import PRIOR_COUNTS, evidence_of_shares, learn_law, log_bound
 from rcgp.core.pseudo import pseudo_data
-from rcgp.gpytorch import NoiseLawLikelihood
+from rcgp.gpytorch import NoiseLawLikelihood, RCGPLikelihood
 from rcgp.weights import NoiseLaw
 from rcgp.weights.noise_law import OUTLIER_WIDTH, SCALES, by_component
 
@@ -301,8 +302,14 @@ def test_errors_name_what_does_not_fit():
         likelihood(two)
     with pytest.raises(ValueError, match="batch_shape"):
         NoiseLawLikelihood(y, batch_shape=torch.Size([3]))(function(batch=(2,))[1])
-    with pytest.raises(ValueError, match="must fit a batch"):
+    with pytest.raises(ValueError, match=r"targets of shape \(2, 12\) do not fit batch_shape=\(3,\)$"):
         NoiseLawLikelihood(torch.stack([y, y]), batch_shape=torch.Size([3]))
+    for likelihood_of in (NoiseLawLikelihood, partial(RCGPLikelihood, noise=1.0)):
+        with pytest.raises(
+            ValueError, match=r"targets of shape \(12, 1\) do not .*; for n x 1 give targets\.squeeze\(-1\)"
+        ):
+            likelihood_of(y.unsqueeze(-1).numpy())
+    assert NoiseLawLikelihood(y.unsqueeze(-1), batch_shape=y.shape).num_rows == 1  # a model of one row for each
     with pytest.raises(ValueError, match=r"5 responsibilities for each row, got \(3, 5\) for 12 rows"):
         likelihood.expected_log_prob(y, q, share=torch.ones(3, 5))
     with pytest.raises(ValueError, match="positive variance"):

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rcgp.report.text import times as times_as_text
 from rcgp.series.clock import Clock, Duration, duration
 
 BERLIN = pd.date_range("2025-03-30", periods=4, freq="1h", tz="Europe/Berlin")  # the clock goes from 2 to 3
@@ -107,6 +108,19 @@ def test_dates_of_many_centuries_do_not_wrap_around():
     assert numbers[1] == (dates[1] - dates[0]).astype(float) * 86400.0
     np.testing.assert_array_equal(Clock.of(["2025-01-01 00:00:00+02", "2025-01-01T00:00:00Z"])[1], [0.0, 7200.0])
     assert clock.dates
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_dates_beyond_those_of_nanoseconds_come_back(zone):
+    clock, _ = Clock.of(pd.DatetimeIndex(["2025-01-01T00:00:00.123456789"], tz=zone))
+    far = pd.DatetimeIndex(np.array(["2263-05-06T07:08:09.5", "2300-01-01"], dtype="M8[us]"), tz=zone)
+    numbers = clock.numbers(far)
+    np.testing.assert_array_equal(clock.numbers([moment.isoformat() for moment in far]), numbers)
+    np.testing.assert_array_equal(clock.numbers(list(far.to_pydatetime())), numbers)
+    assert np.abs(pd.DatetimeIndex(clock.times(numbers)) - far).max() < pd.Timedelta("3us")
+    assert times_as_text(far[:1]) == ["2263-05-06 07:08:09.500"]
+    with pytest.raises(ValueError, match="within 290 000 years of 1970"):
+        clock.times(np.array([1e13]))
 
 
 def test_a_column_of_a_frame_is_read_by_its_values():

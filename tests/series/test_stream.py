@@ -252,6 +252,9 @@ def test_files_that_are_no_streams_are_refused(model, tmp_path):
     RCGPSeries().fit(t, y).save(tmp_path / "series.rcgp")
     with pytest.raises(SavedModelError, match="'RCGPSeries', not a Stream"):
         Stream.load(tmp_path / "series.rcgp")
+    model.stream().save(tmp_path / "stream.rcgp")
+    with pytest.raises(SavedModelError, match=r"holds a Stream: read it with rcgp\.series\.Stream\.load"):
+        load(tmp_path / "stream.rcgp")
 
 
 @pytest.mark.parametrize(
@@ -282,6 +285,7 @@ def test_bad_input_is_refused_and_changes_nothing(model):
         (last - 1.0, 0.0, "must not decrease"),
         (math.nan, 0.0, "finite time"),
         (last + 1.0, math.inf, "must be a number"),
+        *((last + 1.0, y, "must be a number") for y in ([1.0], "1.0", True, np.True_, 1j, [[1.0], []], {})),
     ]:
         with pytest.raises(ValueError, match=message):
             stream.update(t, y)
@@ -292,6 +296,17 @@ def test_bad_input_is_refused_and_changes_nothing(model):
     assert stream.update(last + 0.1, 0.3) == model.stream().update(last + 0.1, 0.3)
     with pytest.raises(ValueError, match="coverage"):
         model.stream(coverage=1.0)
+
+
+def test_missing_values_of_a_stream_are_those_of_a_fit(model):
+    pandas = pytest.importorskip("pandas")
+    t = float(model.train_X.max()) + 0.1
+    expected = model.stream().update(t, math.nan)
+    for missing in (None, pandas.NA, np.float32("nan")):
+        assert str(model.stream().update(t, missing)) == str(expected)
+        assert model.stream().update_many([t], [missing]).expected == expected.expected
+    for one in (1, np.float32(1.0), np.int64(1), np.array(1.0), torch.tensor(1.0)):
+        assert model.stream().update(t, one) == model.stream().update(t, 1.0)
 
 
 def test_a_stream_needs_a_constant_mean():

@@ -218,6 +218,8 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 
 def _pair(label: str, pair: Any) -> tuple[float, float]:
     try:
+        if isinstance(pair, str | bytes):
+            raise TypeError
         low, high = (float(value) for value in pair)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"bounds of parameter {label} must be a pair (low, high), got {pair!r}") from None

@@ -152,7 +152,9 @@ def _number(returned: Any) -> float:
     """The value as a finite float: a Python number, or an array or tensor with one element."""
     array = np.asarray(returned.detach().cpu() if isinstance(returned, torch.Tensor) else returned)
     if array.size != 1 or array.dtype.kind not in "iuf":
-        raise EvaluationError(f"it returned {repr(returned)[:100]}, which is not a number")
+        # Without the value: the same mistake has the same reason.
+        what = "None" if returned is None else f"a value of type {type(returned).__name__}"
+        raise EvaluationError(f"it returned {what}, which is not a number")
     value = float(array.item())
     if not math.isfinite(value):
         raise EvaluationError(f"it returned {value}")

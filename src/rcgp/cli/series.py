@@ -33,7 +33,7 @@ from rcgp.cli.results import (
     write_table,
 )
 from rcgp.estimator import FLAG_RULE
-from rcgp.estimator.series import Forecast, RCGPSeries
+from rcgp.estimator.series import MOST_STEPS, Forecast, RCGPSeries
 from rcgp.report.series import gap_text, series_rows, write_series_report
 from rcgp.report.summary import Rows
 from rcgp.report.text import times
@@ -43,8 +43,6 @@ from rcgp.table.encoding import printable, shown
 
 __all__ = ["FittedSeries", "run_series"]
 
-#: A longer forecast is a mistake, such as a year of steps of a second.
-_MOST_STEPS = 1_000_000
 _STEPS_SHOWN = 10
 
 
@@ -144,18 +142,17 @@ def _horizon(text: str, dates: bool) -> Any:
     """How far to forecast: a length of time, or a number of steps."""
     if match := re.fullmatch(r"\s*(\d+)\s*steps?\s*", text):
         steps = int(match[1])
-        if not 1 <= steps <= _MOST_STEPS:
-            raise typer.BadParameter(f"must be 1 to {many(_MOST_STEPS)} steps, got {steps}", param_hint=["--forecast"])
+        if not 1 <= steps <= MOST_STEPS:
+            raise typer.BadParameter(f"must be 1 to {many(MOST_STEPS)} steps, got {steps}", param_hint=["--forecast"])
         return steps
     return _length(text, "--forecast", dates)
 
 
 def _forecast(model: RCGPSeries, horizon: Any, coverage: float) -> Forecast:
-    gap = typical_gap(model)
-    length = 0.0 if isinstance(horizon, int) else model.clock_.length(horizon, "--forecast")
-    if length / gap > _MOST_STEPS:
-        steps = f"more than {many(_MOST_STEPS)} steps of the typical gap, {gap_text(model, gap)}"
-        raise typer.BadParameter(f"{shown(str(horizon))} is {steps}", param_hint=["--forecast"])
+    try:
+        model.forecast_numbers(horizon)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=["--forecast"]) from None
     return model.forecast(horizon, coverage)
 
 

@@ -13,8 +13,10 @@ import gpytorch
 import numpy as np
 import sklearn.gaussian_process.kernels as sk
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import r2_score
+from sklearn.utils import check_consistent_length
 from torch import Tensor
 
 from rcgp.core.exact import LeaveOneOut
@@ -43,6 +45,7 @@ __all__ = [
     "fit_output",
     "given_prior",
     "lengthscales",
+    "score_of_observed",
     "set_noise",
     "warn",
     "warn_of_absurd_input",
@@ -374,3 +377,15 @@ def _lengthscale_rows(
         for part in child if isinstance(child, torch.nn.ModuleList) else [child]:
             if isinstance(part, gpytorch.kernels.Kernel):
                 yield from _lengthscale_rows(part, dims, d, chosen=isinstance(kernel, gpytorch.kernels.ScaleKernel))
+
+
+def score_of_observed(y: Array, mean: Array, sample_weight: ArrayLike | None) -> float:
+    """R² of predictions where y is not NaN: the mean over columns with two observed cells or more."""
+    check_consistent_length(y, sample_weight)
+    if y.shape != mean.shape:
+        raise ValueError(f"y must have the shape {mean.shape} of the predictions, got {y.shape}")
+    weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
+    columns = zip(y.reshape(len(y), -1).T, mean.reshape(len(y), -1).T, strict=True)
+    seen = [(~np.isnan(one), one, predicted) for one, predicted in columns]
+    each = [r2_score(one[rows], m[rows], sample_weight=weights[rows]) for rows, one, m in seen if rows.sum() > 1]
+    return float(np.mean(each)) if each else float("nan")

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import MultiOutputMixin
-from sklearn.metrics import r2_score
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -28,7 +27,15 @@ from rcgp.estimator.base import (
     with_nan,
 )
 from rcgp.estimator.joint import OutputOf, fit_joint
-from rcgp.estimator.output import ROW_ATTRIBUTES, Output, OutputsMixin, fit_output, lengthscales, warn
+from rcgp.estimator.output import (
+    ROW_ATTRIBUTES,
+    Output,
+    OutputsMixin,
+    fit_output,
+    lengthscales,
+    score_of_observed,
+    warn,
+)
 from rcgp.models import RCGP, MultiOutputRCGP
 
 __all__ = ["RCGPRegressor"]
@@ -272,17 +279,7 @@ class RCGPRegressor(OutputsMixin, MultiOutputMixin, BaseRegressor):  # type: ign
         table = with_nan(np.array(y))
         if self.n_outputs_ == 1 or table.dtype.kind != "f" or table.ndim != 2 or not np.isnan(table).any():
             return float(super().score(X, y, sample_weight))
-        check_consistent_length(table, sample_weight)
-        mean, weights = self.predict(X), np.ones(len(table)) if sample_weight is None else np.asarray(sample_weight)
-        if table.shape != mean.shape:
-            raise ValueError(f"y must have the shape {mean.shape} of the predictions, got {table.shape}")
-        seen = (~np.isnan(table)).T
-        each = [
-            r2_score(table[rows, t], mean[rows, t], sample_weight=weights[rows])
-            for t, rows in enumerate(seen)
-            if rows.sum() > 1
-        ]
-        return float(np.mean(each)) if each else float("nan")
+        return score_of_observed(table, self.predict(X), sample_weight)
 
     def output(self, number: int | str) -> RCGPRegressor:
         """One of several outputs as a fitted regressor of a single one.

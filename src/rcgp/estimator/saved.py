@@ -71,6 +71,8 @@ def load_with_table(path: str | os.PathLike[str]) -> tuple[Any, Any]:
     """As :func:`load`, with the ``table`` that was saved."""
     description, tensors = read_archive(path)
     kind = description.get("kind")
+    if kind == "Stream":
+        raise SavedModelError(f"{os.fspath(path)!r} holds a Stream: read it with rcgp.series.Stream.load")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise SavedModelError(f"{os.fspath(path)!r} holds a {kind!r}, not a {' or a '.join(_KINDS)}")
     try:

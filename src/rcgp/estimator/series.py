@@ -27,16 +27,19 @@ from rcgp.estimator.base import (
     stacked,
     undone_on_failure,
 )
-from rcgp.estimator.output import Output, OutputsMixin, warn
+from rcgp.estimator.output import Output, OutputsMixin, score_of_observed, warn
 from rcgp.estimator.series_fit import fit_column, values_of
 from rcgp.series import StateSpaceRCGP, Stream
 from rcgp.series.clock import Clock, times_and_values
 from rcgp.series.kernels import groups_of
 from rcgp.series.settings import SeriesSettings, in_durations
 
-__all__ = ["Component", "Forecast", "RCGPSeries"]
+__all__ = ["MOST_STEPS", "Component", "Forecast", "RCGPSeries"]
 
 Array = NDArray[np.float64]
+
+#: A longer forecast is a mistake, such as a year of steps of a second.
+MOST_STEPS = 1_000_000
 
 
 class Forecast(NamedTuple):
@@ -239,7 +242,8 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
         Parameters
         ----------
         horizon : int, duration or float
-            How far: a number of steps, or a duration such as ``"48h"`` for dates and a float for numbers.
+            How far: a number of steps, or a duration such as ``"48h"`` for dates and a float for numbers; at most a
+            million steps.
         coverage : float, default=0.95
             Of the intervals.
         step : duration or float, default=None
@@ -260,10 +264,13 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
         length = self.gap_ if step is None else self.clock_.length(step, "step")
         if isinstance(horizon, int | np.integer) and not isinstance(horizon, bool):
             check_integer(horizon, "horizon", least=1)
-            count = int(horizon)
+            steps: float = int(horizon)  # which may be too large for a float
         else:
-            count = max(1, math.ceil(self.clock_.length(horizon, "horizon") / length - 1e-9))
-        return self.last_ + length * np.arange(1.0, count + 1.0)
+            steps = max(1.0, self.clock_.length(horizon, "horizon") / length - 1e-9)
+        if steps > MOST_STEPS:
+            gap = f"{self.clock_.duration(length):.4g}"
+            raise ValueError(f"horizon must be at most 1 000 000 steps of {gap}, got {horizon!r}")
+        return self.last_ + length * np.arange(1.0, math.ceil(steps) + 1.0)
 
     def components(self, t: Any) -> list[Component]:
         """The parts of the function at times, which add up to it: level, trend, process and seasons.
@@ -291,6 +298,15 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
         seeds = random.randint(2**31 - 1, size=self.n_outputs_)
         drawn = [model.sample(x, n_samples, int(seed)).T for model, seed in zip(self.models_, seeds, strict=True)]
         return stacked(drawn, axis=1)
+
+    def score(self, t: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """R² of the predictions, as :meth:`fit` takes times and values: missing values count nothing.
+
+        Of several columns the mean over those with two values or more.
+        """
+        t, y = times_and_values(t, y)
+        mean = self.predict(t)
+        return score_of_observed(values_of(y, len(mean)), mean, sample_weight)
 
     def stream(self, coverage: float = 0.95) -> Stream:
         """The filter after the last training row, to be fed with new values: :class:`rcgp.series.Stream`.
@@ -331,10 +347,13 @@ class RCGPSeries(OutputsMixin, RegressorMixin, BaseEstimator):  # type: ignore[m
 
     def _settings(self, clock: Clock, random: np.random.RandomState | None) -> SeriesSettings:
         """How to fit: the parameters, with periods as numbers and a seed drawn, if there is a generator."""
+        periods = tuple(clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods))
+        if len(set(periods)) < len(periods):
+            raise ValueError(f"periods must differ, got {self.periods!r}")
         return SeriesSettings(
             kernel=copy.deepcopy(self.kernel),
             mean=copy.deepcopy(self.mean),
-            periods=tuple(clock.length(period, f"periods[{i}]") for i, period in enumerate(self.periods)),
+            periods=periods,
             harmonics=int(self.harmonics),
             learned=self.weight == "learned",
             local_noise=bool(self.local_noise),

@@ -230,6 +230,8 @@ class NoiseMixture(MixtureSameFamily):
         variance: ``... x 4`` variances v + σ²s_k².
     """
 
+    has_rsample = True
+
     def __init__(self, shares: Tensor, mean: Tensor, variance: Tensor) -> None:
         self._shares = shares.expand_as(variance)
         parts = Normal(mean.unsqueeze(-1).expand_as(variance), variance.sqrt(), validate_args=False)
@@ -246,6 +248,12 @@ class NoiseMixture(MixtureSameFamily):
         """Log density; a scale without a share adds nothing."""
         terms = self._components().log_prob(value.unsqueeze(-1))  # type: ignore[no-untyped-call]
         return torch.logsumexp(terms + self._shares.log(), dim=-1)
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Samples with gradients, by implicit reparameterisation: dx = −dF(x) / p(x) (Figurnov et al., 2018)."""
+        x: Tensor = self.sample(sample_shape)  # type: ignore[no-untyped-call]
+        F: Tensor = self.cdf(x)  # type: ignore[no-untyped-call]
+        return x - (F - F.detach()) / self.log_prob(x).exp().detach()
 
     def quantile(self, q: float | Tensor) -> Tensor:
         """The value below which an observation lies with probability ``q``, which broadcasts with the rows."""

@@ -54,6 +54,12 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
         self.num_tasks = num_tasks
         rows = self._training_rows(targets)  # ... x t x n
         shape = torch.Size((*batch_shape, num_tasks or 1))
+        try:
+            rows[..., 0].expand(shape)
+        except RuntimeError as error:
+            remedy = "; for n x 1 give targets.squeeze(-1)" if num_tasks is None and rows.shape[-1] == 1 else ""
+            got = f"targets of shape {tuple(self._restored(rows).shape)} do not fit batch_shape={tuple(batch_shape)}"
+            raise ValueError(got + remedy) from error
         self.num_rows = rows.shape[-1]
         middle = (
             rows.quantile(0.5, dim=-1)
@@ -62,7 +68,7 @@ class RowLikelihood(gpytorch.likelihoods.Likelihood):  # type: ignore[misc]
         )
         self.register_buffer("centre", _expanded(middle, shape, "centre"))
         spread = target_spread(rows - middle.unsqueeze(-1))
-        self.register_buffer("spread", _expanded(spread, shape, "the targets"))
+        self.register_buffer("spread", spread.expand(shape).clone())
         self.register_parameter("raw_noise", torch.nn.Parameter(rows.new_zeros(shape)))
         if noise_prior is not None:
             self.register_prior("noise_prior", noise_prior, AttributeOf("noise"), SetAttribute("noise"))

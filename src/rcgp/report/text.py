@@ -46,7 +46,7 @@ def times(values: Any) -> list[str]:
     index = pd.Index(values)
     if not isinstance(index, pd.DatetimeIndex):
         return [f"{value:.12g}" for value in np.asarray(index, dtype=np.float64)]
-    local = index.tz_localize(None).to_numpy().astype("M8[ns]")
+    local = index.tz_localize(None).to_numpy()
     for unit in ("D", "m", "s", "ms", "us", "ns"):
         if (local.astype(f"M8[{unit}]") == local).all():
             break

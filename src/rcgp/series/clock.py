@@ -22,6 +22,8 @@ __all__ = ["Clock", "Duration", "duration", "times_and_values"]
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "D": 86400.0, "W": 7 * 86400.0}
 _DURATION = re.compile(rf"\s*(\d*\.?\d*)\s*({'|'.join(sorted(_UNITS, key=len, reverse=True))})\s*", re.IGNORECASE)
 _BY_CASE = {unit.lower(): size for unit, size in _UNITS.items()}
+# Seconds from 1970 that fit into 64 bits in each unit of dates.
+_LAST_SECOND = {"ns": 9.22e9, "us": 9.15e12}
 _SHOWN = ("D", "h", "min", "s", "ms", "us")
 
 
@@ -105,12 +107,20 @@ class Clock:
         return first if self.zone is None else first.replace(tzinfo=datetime.UTC)
 
     def times(self, numbers: NDArray[np.float64]) -> Any:
-        """Numbers as times: floats, ``datetime64`` or, with a time zone, an index of pandas where that is loaded."""
+        """Numbers as times: floats, ``datetime64`` or, with a time zone, an index of pandas where that is loaded.
+
+        Dates are in nanoseconds, or in microseconds if one of them lies outside the years 1678 to 2262.
+
+        Raises:
+            ValueError: for dates beyond 290 000 years from 1970.
+        """
         if not self.dates:
             return numbers + float(self.origin)
-        whole = np.floor(numbers)
-        seconds = np.datetime64(str(self.origin)) + whole.astype("timedelta64[s]")
-        values = seconds + np.round((numbers - whole) * 1e9).astype("timedelta64[ns]")
+        first, whole = np.datetime64(str(self.origin)), np.floor(numbers)
+        start = first.astype("datetime64[s]")
+        unit = _date_unit(whole + start.astype(np.int64))
+        rest = np.round((numbers - whole) * 1e9).astype("timedelta64[ns]") + (first - start)
+        values = (start + whole.astype("timedelta64[s]")).astype(f"M8[{unit}]") + rest.astype(f"m8[{unit}]")
         pandas = sys.modules.get("pandas")
         if self.zone is None or pandas is None:
             return values
@@ -186,6 +196,14 @@ def _read(times: Any, name: str) -> tuple[NDArray[Any], str | None]:
     return values, zone
 
 
+def _date_unit(seconds: NDArray[Any]) -> str:
+    """Unit in which 64 bits hold dates that many seconds from 1970, or a ValueError."""
+    furthest = np.abs(seconds).max(initial=0)
+    if not furthest < _LAST_SECOND["us"]:
+        raise ValueError("dates must lie within 290 000 years of 1970")
+    return "ns" if furthest < _LAST_SECOND["ns"] else "us"
+
+
 def _zone_name(zone: Any) -> str:
     """The name of a time zone; UTC for one that has no name by which it can be found again."""
     try:
@@ -200,7 +218,7 @@ def _zoned(times: Any) -> bool:
 
 def _parse(values: NDArray[Any], name: str) -> tuple[NDArray[Any], str | None]:
     """Text and objects as dates: ISO strings, ``datetime`` objects; with one time zone, or none."""
-    numbers, zones = [], set()
+    moments, zones = [], set()
     for row, value in enumerate(values.reshape(-1).tolist()):
         try:
             zone = getattr(value, "tzinfo", None)
@@ -223,10 +241,11 @@ def _parse(values: NDArray[Any], name: str) -> tuple[NDArray[Any], str | None]:
                 zones.add("")
             if hasattr(value, "to_datetime64"):  # of pandas, with nanoseconds
                 value = value.to_datetime64()
-            numbers.append(np.datetime64(value, "ns"))
+            moments.append(np.datetime64(value))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} cannot be read as a date in row {row}: {value!r}") from error
     if len(zones) > 1:
         named = ", ".join(sorted(zone or "none" for zone in zones))
         raise ValueError(f"{name} has several time zones ({named}): convert them to one, such as UTC")
-    return np.array(numbers, dtype="datetime64[ns]"), (zones.pop() or None) if zones else None
+    unit = _date_unit(np.array(moments, dtype="datetime64[s]").astype(np.int64))
+    return np.array(moments, dtype=f"datetime64[{unit}]"), (zones.pop() or None) if zones else None

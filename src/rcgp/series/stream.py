@@ -168,18 +168,18 @@ class Stream:
             self._sum, *room, self._answer,
         )  # fmt: skip
 
-    def update(self, t: Any, y: float) -> StreamResult:
+    def update(self, t: Any, y: Any) -> StreamResult:
         """Predict the value at a time, judge it, and take it in. Constant time.
 
         Args:
             t: its time, not before that of the value before.
-            y: the value; NaN is a missing one, of which the prediction alone is returned.
+            y: the value; NaN, ``None`` or pandas' NA is a missing one, of which the prediction alone is returned.
 
         Raises:
-            ValueError: for a time that is not finite or before the last one, and an infinite value. The stream is as
-                it was.
+            ValueError: for a time that is not finite or before the last one, and a value that is infinite or no number.
+                The stream is as it was.
         """
-        given, y = t, float(y)
+        given, y = t, y if type(y) is float else _number(y)
         t = float(t) if self.clock is None else self.clock.number(t)
         if not math.isfinite(t):
             raise ValueError(f"t must be a finite time, got {t}")
@@ -258,7 +258,8 @@ class Stream:
     def _read(self, times: Any, values: ArrayLike) -> tuple[Array, Array]:
         """Times as numbers and values, of one length; or a ValueError."""
         t = np.array(times, dtype=np.float64) if self.clock is None else self.clock.numbers(times)
-        y = np.array(values, dtype=np.float64)
+        y = np.array(values)
+        y = (np.vectorize(_number, otypes=[np.float64])(y) if y.dtype.kind == "O" else y).astype(np.float64)
         if t.ndim != 1 or t.shape != y.shape:
             raise ValueError(f"times and values must be of one length, got shapes {t.shape} and {y.shape}")
         if not np.isfinite(t).all():
@@ -361,6 +362,18 @@ class Stream:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._prepare()
+
+
+def _number(value: Any) -> float:
+    """A value of any kind of number, NaN for one that is missing; or a ValueError."""
+    if value is None or type(value).__name__ == "NAType":
+        return math.nan
+    try:
+        if np.ndim(value) == 0 and not isinstance(value, str | bytes | bool | np.bool_ | np.timedelta64):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"y must be a number, or NaN for a missing value, got {value!r}")
 
 
 def _as_lists(repetition: Repetition) -> list[Any]:
