@@ -8,6 +8,7 @@ wrong: too high by 50 to 100, or, worse, too low. :doc:`/optimisation` says what
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcgp.botorch import optimise
+from rcgp.estimator import NoiseLawWarning
+
+warnings.simplefilter("ignore", NoiseLawWarning)  # doubts are printed
 
 INLIER, OUTLIER, BEST = "#4daf4a", "#e41a1c", "#6a1b9a"
 

@@ -425,7 +425,8 @@ def regret_of_best_arm(strategy, seed):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::rcgp.estimator.NoiseLawWarning")  # with so few rows a fit may have its doubts
-def test_among_outliers_the_best_arm_is_better_than_with_the_ordinary_model():
-    ordinary = [regret_of_best_arm(choose_generation_strategy(GenerationStrategyDispatchStruct()), s) for s in (0, 1)]
-    robust = [regret_of_best_arm(robust_ax.generation_strategy(), seed) for seed in (0, 1)]
-    assert sum(robust) < sum(ordinary)
+def test_among_outliers_the_best_arm_is_mostly_better_than_with_the_ordinary_model():
+    seeds = range(4)  # an optimisation of 20 evaluations may be lost to its outliers by any model
+    ordinary = [regret_of_best_arm(choose_generation_strategy(GenerationStrategyDispatchStruct()), s) for s in seeds]
+    robust = [regret_of_best_arm(robust_ax.generation_strategy(), seed) for seed in seeds]
+    assert np.median(robust) < np.median(ordinary)
