@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -131,9 +132,9 @@ class Learning:
     def _best_start(self, restarts: int, seed: int | None) -> tuple[State, list[float]]:
         """The best state after short searches from all starts (quiet, smooth, given and random ones), and F of each.
 
-        The quiet start meets the best of the others after a second search from each. Shorter lengthscales are tried
-        where these are better before any search than all that was found, as for an ordinary GP; there rows are weighed
-        as in the best state.
+        The quiet start, for data whose observations are mostly distinct, meets the best of the others after a second
+        search from each. Shorter lengthscales are tried where these are better before any search than all that was
+        found, as for an ordinary GP; there rows are weighed as in the best state.
         """
         model, first = self.model, hyperparameters_of(self.model)
         given, *random = self.search.starts(restarts, seed)
@@ -142,15 +143,18 @@ class Learning:
         self._quieten()
         quiet = self.search.read()
         wide, narrow = self.expectation.first(), self.expectation.first(_NARROW)
-        states = [self._try(quiet), self._try(smooth, narrow), *(self._try(start, wide) for start in (given, *random))]
+        # Observations that are equal agree without noise: from little noise they would look like the only good ones.
+        repeated = 2 * len(np.unique(model.train_y.numpy(force=True))) <= len(model.train_y)
+        quiet_ones = [] if repeated else [self._try(quiet)]
+        others = [self._try(smooth, narrow), *(self._try(start, wide) for start in (given, *random))]
         by_evidence = attrgetter("evidence")
-        best = max(self._improved(states[0]), self._improved(max(states[1:], key=by_evidence)), key=by_evidence)
+        best = max(map(self._improved, [*quiet_ones, max(others, key=by_evidence)]), key=by_evidence)
         restore_hyperparameters(model, first)
         for _ in shorter_starts(model):
             start = self.search.read()
             if self._bound(best) > best.evidence:
                 best = max(best, self._improved(self._try(start, best)), key=by_evidence)
-        return best, [state.evidence for state in states]
+        return best, [state.evidence for state in (*quiet_ones, *others)]
 
     def _quieten(self) -> None:
         """Lower the noise variances that are learned."""

@@ -4,7 +4,8 @@ A model offers leave-one-out moments and an evidence with gradient; the loop lea
 
 1. Starts: the paper's inverse multiquadric weights around the prior mean. Once at the given lengthscales, so wide that
    only gross outliers lose weight; once at three times the lengthscales, and narrow. A third start is quiet: three
-   times the lengthscales with a tenth of the noise, weighed by expectation steps under the law before any data.
+   times the lengthscales with a tenth of the noise, weighed by expectation steps under the law before any data. It
+   is left out where observations have each value twice or more, on average: equal ones agree without noise.
 2. Expectation: leave-one-out predictions say which component of the noise law each row comes from, and so its weight
    and the law (:mod:`rcgp.core.noise_law`). The first time the law knows normal noise and outliers only. The noise
    variance is learned with it before the full searches of 5, whose evidence chooses it then.
