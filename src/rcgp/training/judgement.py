@@ -95,7 +95,7 @@ def _judged(model: RCGP, output: int, cavity: LeaveOneOut, learn: bool) -> Judge
         near, *_ = nearest = model.neighbours()
         cells = torch.cat([model.train_X, model.train_y.unsqueeze(-1)], dim=-1)
         beside = [flagged & flagged[other] & (cells != cells[other]).any(dim=-1) for other in nearest]
-        doubts += _neighbours(int(flagged.sum()), max(int(rows.sum()) for rows in beside), len(table))
+        doubts += _neighbours(int(flagged.sum()), max(int(found.sum()) for found in beside), len(table))
         if not learn:  # a given weight may inflate the noise
             scores = torch.zeros_like(model.train_y)
             scores[rows] = (residual - mean) / (variance.clamp_min(0.0) + noise * relative).sqrt()

@@ -45,7 +45,7 @@ _NARROW = 1.0
 
 # Noise variance of the quiet start, in units of the given one: errors stick out of a function with little noise, and
 # with much of it both are taken for noise. Of random functions of 30 to 70 rows, a third misses fewer of the best
-# optima than one, a tenth fewest, a hundredth as many as one.
+# optima than one, a tenth fewest, a hundredth more than one.
 _QUIET = 0.1
 
 # Iterations of a short search: one from each start and, with new weights, another one from the quiet start and from the
